@@ -90,7 +90,7 @@ async def _list_items(house: House) -> Any:
 
 
 async def test_bad_input_is_one_problem_each_and_changes_nothing(tmp_path: Path, database: Database) -> None:
-    async with open_house(tmp_path / "spool", database) as house:
+    async with open_house(tmp_path / "spool", database, follows=False) as house:
         await import_bundle(house)
         await house.api.put("/v1/runs/second")
         before, cursors = await _list_items(house), await _cursors(house)
@@ -119,7 +119,7 @@ async def test_a_bad_token_is_one_problem_whatever_is_asked(
     token: str | bytes | None, tmp_path: Path, database: Database
 ) -> None:
     headers = {} if token is None else {b"authorization": token if isinstance(token, bytes) else token.encode()}
-    async with open_house(tmp_path / "spool", database, tokens=(TOKEN,)) as house:
+    async with open_house(tmp_path / "spool", database, tokens=(TOKEN,), follows=False) as house:
         for path in ("/v1/runs", "/v1/runs/never", "/v1/nothing", "/openapi.json", "/v1/calls?limit=x"):
             answer = await house.api.get(path, headers=headers)
             is_problem(answer, 401, "token_required")

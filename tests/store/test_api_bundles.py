@@ -38,7 +38,7 @@ async def fetch_bundle(house: House, run: str) -> Bundle:
 async def test_a_bundle_goes_out_as_it_came_in_the_same_each_time_and_is_there_once(
     tmp_path: Path, database: Database
 ) -> None:
-    async with open_house(tmp_path / "spool", database) as house:
+    async with open_house(tmp_path / "spool", database, follows=False) as house:
         assert (await import_bundle(house))["imported"] == 3
         again, example = await fetch_bundle(house, RUN), load_bundle(EXAMPLE)
         assert again.exchanges == example.exchanges
@@ -56,7 +56,7 @@ async def test_a_bundle_goes_out_as_it_came_in_the_same_each_time_and_is_there_o
 
 async def test_every_exchange_of_a_long_run_is_in_its_bundle(tmp_path: Path, database: Database) -> None:
     many = [each for n in range(90) for each in conversation("long", 3 * n)]
-    async with open_house(tmp_path / "spool", database) as house:
+    async with open_house(tmp_path / "spool", database, follows=False) as house:
         assert (await import_bundle(house, content("long", many)))["imported"] == 270
         bundle = await fetch_bundle(house, "long")
         assert bundle.exchanges == many
@@ -68,7 +68,7 @@ async def test_the_rows_of_a_run_are_its_bundle_with_only_the_keys_of_its_calls(
     tmp_path: Path, database: Database
 ) -> None:
     talk = conversation("long", count=30)
-    async with open_house(tmp_path / "spool", database) as house:
+    async with open_house(tmp_path / "spool", database, follows=False) as house:
         await import_bundle(house)
         await import_bundle(house, content("long", talk))
         for run in (RUN, "long"):
@@ -87,7 +87,7 @@ async def test_the_rows_of_a_run_are_its_bundle_with_only_the_keys_of_its_calls(
 
 
 async def test_rows_that_break_off_or_are_of_another_version_are_refused(tmp_path: Path, database: Database) -> None:
-    async with open_house(tmp_path / "spool", database) as house:
+    async with open_house(tmp_path / "spool", database, follows=False) as house:
         await import_bundle(house)
         rows = (await house.api.get(f"/v1/runs/{RUN}/rows")).content
     for size in range(len(packed.MAGIC), len(rows)):
@@ -100,7 +100,7 @@ async def test_rows_that_break_off_or_are_of_another_version_are_refused(tmp_pat
 
 async def test_an_import_that_was_cut_off_is_completed_by_the_next(tmp_path: Path, database: Database) -> None:
     whole = conversation("half")
-    async with open_house(tmp_path / "spool", database) as house:
+    async with open_house(tmp_path / "spool", database, follows=False) as house:
         await import_bundle(house, content("half", whole[:2]))
         assert (await import_bundle(house, content("half", whole)))["imported"] == 1
         assert (await fetch_bundle(house, "half")).exchanges == whole
@@ -109,7 +109,7 @@ async def test_an_import_that_was_cut_off_is_completed_by_the_next(tmp_path: Pat
 async def test_gaps_come_along(tmp_path: Path, database: Database) -> None:
     whole = conversation("torn")
     gap = Gap("torn", NOON, "the spool was full", whole[0].id)
-    async with open_house(tmp_path / "spool", database) as house:
+    async with open_house(tmp_path / "spool", database, follows=False) as house:
         run = await import_bundle(house, content("torn", whole, gap))
         assert (run["gaps"], run["complete"]) == (1, False)
         assert (await fetch_bundle(house, "torn")).gaps == (gap,)
@@ -118,7 +118,7 @@ async def test_gaps_come_along(tmp_path: Path, database: Database) -> None:
 
 
 async def test_a_bundle_can_be_imported_under_another_name_beside_the_first(tmp_path: Path, database: Database) -> None:
-    async with open_house(tmp_path / "spool", database) as house:
+    async with open_house(tmp_path / "spool", database, follows=False) as house:
         await import_bundle(house)
         for status in (201, 200):
             answer = await house.api.post("/v1/import?as=second", content=EXAMPLE.read_bytes())
@@ -130,7 +130,7 @@ async def test_a_bundle_can_be_imported_under_another_name_beside_the_first(tmp_
 
 
 async def test_a_different_run_of_the_same_name_is_never_touched(tmp_path: Path, database: Database) -> None:
-    async with open_house(tmp_path / "spool", database) as house:
+    async with open_house(tmp_path / "spool", database, follows=False) as house:
         await import_bundle(house, content("night", conversation("night")))
         before = await fetch_bundle(house, "night")
         other = content("night", conversation("night", first=10))
@@ -140,7 +140,7 @@ async def test_a_different_run_of_the_same_name_is_never_touched(tmp_path: Path,
 
 
 async def test_exchanges_that_another_run_has_are_not_lost_in_silence(tmp_path: Path, database: Database) -> None:
-    async with open_house(tmp_path / "spool", database) as house:
+    async with open_house(tmp_path / "spool", database, follows=False) as house:
         await import_bundle(house, content("one", conversation("one")))
         stolen = content("two", conversation("two"))
         is_problem(await house.api.post("/v1/import", content=stolen), 409, "exchanges_exist")
@@ -171,7 +171,7 @@ IMPOSSIBLE: tuple[tuple[str, list[Exchange], str], ...] = (
 
 
 async def test_what_cannot_be_is_refused_and_nothing_of_it_is_stored(tmp_path: Path, database: Database) -> None:
-    async with open_house(tmp_path / "spool", database) as house:
+    async with open_house(tmp_path / "spool", database, follows=False) as house:
         broken = EXAMPLE.read_bytes().replace(b"umbrella", b"umbrellb", 1)
         told = is_problem(await house.api.post("/v1/import", content=broken), 422, "bad_bundle")
         assert told["line"] == 2
@@ -188,7 +188,7 @@ async def test_a_bundle_that_no_memory_would_hold_is_not_imported(
     tmp_path: Path, database: Database, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     file = content("large", conversation("large", count=20))
-    async with open_house(tmp_path / "spool", database) as house:
+    async with open_house(tmp_path / "spool", database, follows=False) as house:
         # Each request refers to the beginning of the one before.
         monkeypatch.setattr(imports, "LARGEST_UNPACKED", len(file))
         is_problem(await house.api.post("/v1/import", content=file), 413, "too_large")

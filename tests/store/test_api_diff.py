@@ -18,7 +18,7 @@ READING = StepReader(profiles=PROFILES, clean=str)
 
 @pytest.fixture
 async def house(tmp_path: Path, database: Database) -> AsyncIterator[House]:
-    async with open_house(tmp_path / "spool", database) as house:
+    async with open_house(tmp_path / "spool", database, follows=False) as house:
         yield house
 
 

@@ -17,7 +17,7 @@ from tests.store.house import PROFILES, RUN, import_bundle, is_problem, open_hou
 
 
 async def test_a_fork_is_a_run_with_a_parent_and_a_report(tmp_path: Path, database: Database) -> None:
-    async with open_house(tmp_path / "spool", database, mode="auto") as house:
+    async with open_house(tmp_path / "spool", database, mode="auto", follows=False) as house:
         await import_bundle(house)
         wanted = {"from": 1, "id": "what-if", "labels": {"a": "b"}, "allow": ["POST tools.example.com"]}
         answer = await house.api.post(f"/v1/runs/{RUN}/forks", json=wanted)
@@ -41,7 +41,7 @@ REFUSED: tuple[tuple[dict[str, Any], str, str], ...] = (
 
 
 async def test_what_cannot_be_is_refused(tmp_path: Path, database: Database) -> None:
-    async with open_house(tmp_path / "spool", database, mode="auto") as house:
+    async with open_house(tmp_path / "spool", database, mode="auto", follows=False) as house:
         await import_bundle(house)
         for wanted, name, words in REFUSED:
             told = is_problem(await house.api.post(f"/v1/runs/{RUN}/forks", json={**wanted, "id": "alone"}), 422, name)
@@ -52,7 +52,7 @@ async def test_what_cannot_be_is_refused(tmp_path: Path, database: Database) -> 
 
 
 async def test_forks_are_made_only_where_workers_may_go_live(tmp_path: Path, database: Database) -> None:
-    async with open_house(tmp_path / "spool", database, mode="replay") as house:
+    async with open_house(tmp_path / "spool", database, mode="replay", follows=False) as house:
         await import_bundle(house)
         answer = await house.api.post(f"/v1/runs/{RUN}/forks", json={"from": 1})
         is_problem(answer, 409, "not_forking")
@@ -60,7 +60,7 @@ async def test_forks_are_made_only_where_workers_may_go_live(tmp_path: Path, dat
 
 
 async def test_a_replay_may_be_made_with_overrides(tmp_path: Path, database: Database) -> None:
-    async with open_house(tmp_path / "spool", database, mode="auto", unfit=rejection_reason) as house:
+    async with open_house(tmp_path / "spool", database, mode="auto", unfit=rejection_reason, follows=False) as house:
         await import_bundle(house)
         overrides = [{"step": 1, "text": "another"}]
         answer = await house.api.post("/v1/replays", json={"run": RUN, "overrides": overrides})
@@ -108,7 +108,7 @@ async def test_a_configured_agent_runs_a_fork(tmp_path: Path, database: Database
 
     async with await asyncio.start_server(answer_agent, "127.0.0.1", 0) as agent:
         url = f"http://127.0.0.1:{agent.sockets[0].getsockname()[1]}/start"
-        async with open_house(tmp_path / "spool", database, mode="auto", fork_agent=url) as house:
+        async with open_house(tmp_path / "spool", database, mode="auto", fork_agent=url, follows=False) as house:
             await import_bundle(house)
             for name, status, problem in (
                 ("first", 202, None),

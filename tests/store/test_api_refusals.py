@@ -41,7 +41,7 @@ def routes(database: Database, spools: Path) -> list[tuple[str, str]]:
 async def test_every_route_asks_for_the_token_of_the_api(tmp_path: Path, database: Database) -> None:
     data = datadir.open_data_dir(tmp_path / "data")
     own, recording, run = data.api_token(), data.recording_token(), data.run_tokens().claim("r")
-    async with open_house(tmp_path / "spool", database, tokens=[own]) as house:
+    async with open_house(tmp_path / "spool", database, tokens=[own], follows=False) as house:
         asked = routes(database, tmp_path / "spool")
         assert len(asked) > 20
         asked += [("GET", "/nothing"), ("DELETE", "/v1/runs"), ("OPTIONS", "/v1/runs/r"), ("TRACE", "/v1/runs/r")]
@@ -74,7 +74,7 @@ async def test_every_route_asks_for_the_token_of_the_api(tmp_path: Path, databas
 
 
 async def test_no_body_is_waited_for_without_the_token(tmp_path: Path, database: Database) -> None:
-    async with open_house(tmp_path / "spool", database, tokens=[TOKEN]) as house:
+    async with open_house(tmp_path / "spool", database, tokens=[TOKEN], follows=False) as house:
         reader, writer = await asyncio.open_connection("127.0.0.1", house.api.base_url.port)
         writer.write(b"PUT /v1/runs/r HTTP/1.1\r\nHost: x\r\nContent-Length: 1000000000\r\n\r\n")
         assert (await reader.readline()).startswith(b"HTTP/1.1 401 ")
@@ -82,7 +82,7 @@ async def test_no_body_is_waited_for_without_the_token(tmp_path: Path, database:
 
 
 async def test_the_right_token_opens_them(tmp_path: Path, database: Database) -> None:
-    async with open_house(tmp_path / "spool", database, tokens=["another", TOKEN]) as house:
+    async with open_house(tmp_path / "spool", database, tokens=["another", TOKEN], follows=False) as house:
         house.api.headers["authorization"] = f"bearer {TOKEN}"
         for path in ("/v1/runs", "/docs", "/openapi.json", "/metrics"):
             assert (await house.api.get(path)).status_code == 200
@@ -109,7 +109,7 @@ OURS = ("localhost:1", "127.0.0.1", "127.8.8.8:80", "[::1]:8081", "playhead.loca
 
 
 async def test_only_a_loopback_name_is_ours(tmp_path: Path, database: Database) -> None:
-    async with open_house(tmp_path / "spool", database) as house:
+    async with open_house(tmp_path / "spool", database, follows=False) as house:
         for host in FOREIGN:
             is_problem(await house.api.get("/v1/runs", headers={"host": host}), 403, "foreign_host")
         for host in OURS:
@@ -117,7 +117,7 @@ async def test_only_a_loopback_name_is_ours(tmp_path: Path, database: Database) 
 
 
 async def test_with_a_token_the_store_server_may_have_any_name(tmp_path: Path, database: Database) -> None:
-    async with open_house(tmp_path / "spool", database, tokens=[TOKEN]) as house:
+    async with open_house(tmp_path / "spool", database, tokens=[TOKEN], follows=False) as house:
         headers = {"host": "store:8081", "authorization": f"Bearer {TOKEN}"}
         assert (await house.api.get("/v1/runs", headers=headers)).status_code == 200
 
@@ -131,14 +131,14 @@ ELSEWHERE: tuple[dict[str, str], ...] = (
 
 
 async def test_a_page_of_another_site_is_refused(tmp_path: Path, database: Database) -> None:
-    async with open_house(tmp_path / "spool", database) as house:
+    async with open_house(tmp_path / "spool", database, follows=False) as house:
         for headers in ELSEWHERE:
             answer = await house.api.post("/v1/import", content=b"", headers={"content-type": "text/plain"} | headers)
             is_problem(answer, 403, "foreign_origin")
 
 
 async def test_our_own_page_is_not(tmp_path: Path, database: Database) -> None:
-    async with open_house(tmp_path / "spool", database) as house:
+    async with open_house(tmp_path / "spool", database, follows=False) as house:
         origin = str(house.api.base_url).rstrip("/")
         headers = {"origin": origin, "sec-fetch-site": "same-origin"}
         assert (await house.api.put("/v1/runs/a", headers=headers)).status_code == 200
@@ -219,7 +219,7 @@ BAD = (
 
 
 async def test_a_bad_request_is_a_problem_that_says_so(tmp_path: Path, database: Database) -> None:
-    async with open_house(tmp_path / "spool", database) as house:
+    async with open_house(tmp_path / "spool", database, follows=False) as house:
         for method, path, status in BAD:
             told = is_problem(await house.api.request(method, path), status)
             assert len(told["detail"]) > 20
@@ -238,7 +238,7 @@ BAD_WORDS: tuple[tuple[str, object, str], ...] = (
 
 
 async def test_a_bad_body_is_a_problem(tmp_path: Path, database: Database) -> None:
-    async with open_house(tmp_path / "spool", database) as house:
+    async with open_house(tmp_path / "spool", database, follows=False) as house:
         await house.api.put("/v1/runs/a")
         for body in BAD_BODIES:
             headers = {"content-type": "application/json"}
@@ -310,13 +310,13 @@ async def test_our_own_failure_is_a_problem_that_tells_no_secrets(
         raise ZeroDivisionError("sk-secret")
 
     monkeypatch.setattr(ExchangeQueries, "call", fails)
-    async with open_house(tmp_path / "spool", database) as house:
+    async with open_house(tmp_path / "spool", database, follows=False) as house:
         told = is_problem(await house.api.get("/v1/calls/x"), 500, "store_server_failed")
         assert "secret" not in str(told)
 
 
 async def test_every_answer_is_kept_out_of_caches_and_frames(tmp_path: Path, database: Database) -> None:
-    async with open_house(tmp_path / "spool", database) as house:
+    async with open_house(tmp_path / "spool", database, follows=False) as house:
         for path in ("/healthz", "/docs", "/v1/runs", "/nothing"):
             headers = (await house.api.get(path)).headers
             assert headers["cache-control"] == "no-store"
@@ -325,7 +325,7 @@ async def test_every_answer_is_kept_out_of_caches_and_frames(tmp_path: Path, dat
 
 
 async def test_the_page_loads_nothing_from_anywhere(tmp_path: Path, database: Database) -> None:
-    async with open_house(tmp_path / "spool", database) as house:
+    async with open_house(tmp_path / "spool", database, follows=False) as house:
         page = (await house.api.get("/docs")).text
         assert not re.search(r"<script|<link|<img|https?://", page)
         paths = (await house.api.get("/openapi.json")).json()["paths"]
@@ -341,7 +341,7 @@ def test_what_loopback_is(host: str, ours: bool) -> None:
 
 
 async def test_replays_are_made_only_where_workers_replay(tmp_path: Path, database: Database) -> None:
-    async with open_house(tmp_path / "spool", database) as house:
+    async with open_house(tmp_path / "spool", database, follows=False) as house:
         run = (await import_bundle(house))["id"]
         told = is_problem(await house.api.post("/v1/replays", json={"run": run}), 409, "not_replaying")
         assert f"playhead replay {run} -- COMMAND" in told["detail"]
@@ -356,7 +356,7 @@ async def made_replay(house: House, **wanted: str) -> httpx2.Response:
 
 
 async def test_a_replay_has_an_id_of_its_own_and_a_report(tmp_path: Path, database: Database) -> None:
-    async with open_house(tmp_path / "spool", database, mode="auto") as house:
+    async with open_house(tmp_path / "spool", database, mode="auto", follows=False) as house:
         run = (await import_bundle(house))["id"]
         one, two = await made_replay(house, run=run), await made_replay(house, run=run)
         assert (one.status_code, two.status_code) == (201, 201)

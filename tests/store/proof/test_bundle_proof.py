@@ -50,7 +50,7 @@ async def record(database: Database, run: str) -> None:
 @pytest.fixture
 async def bundles(tmp_path: Path, database: Database) -> list[bytes]:
     """The bundles of two runs, and that of the first without its proof."""
-    async with open_house(tmp_path / "spool", database) as house:
+    async with open_house(tmp_path / "spool", database, follows=False) as house:
         for run in (RUN, "other"):
             await record(database, run)
         names = (f"{RUN}/bundle", "other/bundle", f"{RUN}/bundle?proof=false")
@@ -238,7 +238,7 @@ def test_the_program_of_the_page_agrees(bundles: list[bytes], tmp_path: Path) ->
 async def test_a_bundle_carries_the_envelope_that_the_api_shows_and_its_signature_covers_it(
     tmp_path: Path, database: Database
 ) -> None:
-    async with open_house(tmp_path / "spool", database) as house:
+    async with open_house(tmp_path / "spool", database, follows=False) as house:
         await record(database, RUN)
         bundle = (await house.api.get(f"/v1/runs/{RUN}/bundle")).content
         shown = (await house.api.get(f"/v1/runs/{RUN}/envelope")).json()

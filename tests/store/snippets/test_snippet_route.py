@@ -10,7 +10,7 @@ from tests.store.house import import_bundle, open_house
 
 
 async def test_every_form_of_every_call_is_copied(tmp_path: Path, database: Database) -> None:
-    async with open_house(tmp_path, database) as house:
+    async with open_house(tmp_path, database, follows=False) as house:
         run = (await import_bundle(house))["id"]
         calls = (await house.api.get(f"/v1/runs/{run}/calls")).json()["items"]
         for call in calls:
