@@ -11,7 +11,7 @@ import pytest
 from store.page.assets import DIRECTORY
 
 CONFIG: Final = Path(__file__).with_name("tsconfig.json")
-VERSION: Final = "5.9.3"
+VERSION: Final = "7.0.2"
 INSTALLED: Final = Path(os.environ.get("XDG_CACHE_HOME", Path.home() / ".cache")) / f"playhead-typescript-{VERSION}"
 
 
