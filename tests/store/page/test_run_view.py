@@ -9,7 +9,7 @@ from playwright.async_api import Page, Route, expect
 from store.ingest.batch_writer import BatchWriter
 from store.query.runs import Runs
 from tests.store.house import PROFILES
-from tests.store.page.browser import PageServer, Theme, Visitor, take_screenshot
+from tests.store.page.browser import PageServer, Theme, Visitor, go, take_screenshot
 from tests.store.page.seed import SECOND, Agent, refund_run, write
 from tests.store.samples import NOON
 
@@ -164,7 +164,12 @@ async def test_the_scrubber_shows_the_conversation_of_a_moment(visitor: Visitor)
 
 
 async def test_a_part_of_the_waterfall_is_enlarged_by_drawing_over_it(visitor: Visitor) -> None:
+    """Also where the run was shown before: it is drawn at once then, with all its parts."""
     page = await visitor.open("/runs/refund-4711", ready=".wf .step")
+    await go(page, "/costs")
+    await page.locator(".cost-table").wait_for()
+    await go(page, "/runs/refund-4711")
+    await page.locator(".wf .step").first.wait_for()
     box = await page.locator(".wf").bounding_box()
     assert box is not None
     y = box["y"] + box["height"] / 2

@@ -1,10 +1,12 @@
 // Keys. A view says which it has: useKeys({j: {label: "next row", run: next}, "Enter": …}).
 //
 // A key is a `KeyboardEvent.key` ("j", "Enter", "Escape", "?"), or two in a row with a space ("g l"). Keys do nothing while
-// something is typed, with a modifier, or where a dialog is open (except its own). The newest component that has a key gets it.
+// something is typed, with a modifier, or where a dialog is open (except its own). The newest component that has a key gets it; of
+// those that are drawn at once, the innermost.
 import { useLayoutEffect, useRef } from "./html.js";
 
 const stack = [];
+let components = 0;
 let prefix = "";
 let prefixAt = 0;
 
@@ -12,10 +14,14 @@ let prefixAt = 0;
 export function useKeys(keys) {
   const current = useRef(keys);
   current.current = keys;
+  // A component is called before those inside it, and its effects run after theirs.
+  const number = useRef(0);
+  number.current ||= ++components;
   // With what is drawn, not after it: a key that is pressed as soon as something is shown is for it.
   useLayoutEffect(() => {
-    const entry = { keys: () => current.current };
+    const entry = { number: number.current, keys: () => current.current };
     stack.push(entry);
+    stack.sort((one, other) => one.number - other.number);
     return () => stack.splice(stack.indexOf(entry), 1);
   }, []);
 }
