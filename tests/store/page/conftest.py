@@ -39,7 +39,7 @@ async def browser() -> AsyncIterator[Browser]:
 
 @pytest.fixture(scope="session")
 def tabs() -> list[Tab]:
-    """The empty tabs of `browser`."""
+    """The tabs of `browser` that show nothing."""
     return []
 
 

@@ -28,7 +28,7 @@ async def test_the_first_difference_is_open_and_keys_move_on(visitor: Visitor, t
 
 
 async def test_equal_runs_say_so(visitor: Visitor) -> None:
-    page = await visitor.open("/diff/refund-4711/refund-4711-fork", ready=".note")
+    page = await visitor.open("/diff/refund-4711/refund-4711-fork", ready=".note", is_loaded=True)
     assert "same" in await page.locator(".note").first.inner_text()
 
 
@@ -37,7 +37,8 @@ async def test_a_miss_shows_similar_calls_and_the_rule_before_it_is_written(visi
     exchanges = refund_run("refund-4711", NOON)[:3]
     report = await store_report(visitor.server, f"miss-{theme}", exchanges, lambda _: "Where is my refund?")
     number = report["misses"][1]["number"]
-    page = await visitor.open(f"/misses/miss-{theme}?request={number}", theme=theme, ready=".difference")
+    address = f"/misses/miss-{theme}?request={number}"
+    page = await visitor.open(address, theme=theme, ready=".difference", is_loaded=theme == "light")
     await take_screenshot(page, f"miss-{theme}")
     assert await page.locator(".near").count() == 1
     assert await page.get_by_role("tab").count() == len(report["misses"][1]["candidates"])

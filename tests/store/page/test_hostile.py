@@ -110,7 +110,7 @@ async def test_hostile_texts_do_nothing_while_a_page_is_loaded(
 ) -> None:
     expected = ["404", "422", "400"] if "script" in path else []
     address = f"{path}{'&' if '?' in path else '?'}project={PROJECT}"
-    page = await visitor.open(address, ready="main h1, main .note", expect=expected)
+    page = await visitor.open(address, ready="main h1, main .note", expect=expected, is_loaded=True)
     await check_page(page, path)
 
 

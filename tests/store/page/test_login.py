@@ -20,7 +20,7 @@ ELSEWHERE = [
 
 
 async def test_a_login_goes_on_within_the_page(visitor: Visitor) -> None:
-    page = await visitor.open("/login?next=/costs%3Fsince=2026-01-01T00:00:00Z", ready=".cost-table")
+    page = await visitor.open("/login?next=/costs%3Fsince=2026-01-01T00:00:00Z", ready=".cost-table", is_loaded=True)
     assert page.url.endswith("/costs?since=2026-01-01T00:00:00Z")
     for address in ELSEWHERE:
         await go(page, f"/login?next={address}")

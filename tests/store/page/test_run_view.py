@@ -90,7 +90,7 @@ async def test_only_what_is_new_is_shown_and_results_lead_to_the_prompts_that_us
 
 async def test_a_run_is_forked_from_the_step_that_is_shown(visitor: Visitor) -> None:
     """With `fork_agent`, the page has the agent start it. What the store server does with the request is tested with its route."""
-    page = await visitor.open("/", ready="table.run-table tbody tr")
+    page = await visitor.open("/", ready="table.run-table tbody tr", is_loaded=True)
     asked: list[Any] = []
 
     async def give_agent(route: Route) -> None:

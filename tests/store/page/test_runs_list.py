@@ -81,7 +81,7 @@ async def test_a_walk_with_the_keyboard(visitor: Visitor) -> None:
 
 
 async def test_the_theme_is_chosen_and_remembered(visitor: Visitor) -> None:
-    page = await visitor.open("/", ready=ROW)
+    page = await visitor.open("/", ready=ROW, is_loaded=True)
     for theme in ("light", "dark"):
         await page.keyboard.press("t")
         await expect(page.locator("html")).to_have_attribute("data-theme", theme)
