@@ -320,7 +320,7 @@ def _response(raw: ResponseJson, earlier: Earlier) -> Response:
 
 # RFC 9110 5.6.2; HTTP/2's own names begin with a colon.
 _NAME = re.compile(r":?[!#$%&'*+\-.^_`|~0-9A-Za-z]+")
-_LINE = re.compile(r"[^\0\r\n\u0100-\U0010ffff]*")
+_LINE = re.compile(r"[\x01-\x09\x0b\x0c\x0e-\xff]*")
 
 
 def _checked_headers(headers: Headers) -> Headers:
