@@ -85,11 +85,8 @@ def _run_worker(stdio: int, stderr: int) -> NoReturn:
     # For people who list processes: it has the command's arguments.
     with open("/proc/self/comm", "w", encoding="ascii") as name:
         name.write("playhead-worker")
-    run_worker = import_module(MODULE).run_worker
-    # What is imported lives to the end.
-    gc.freeze()
-    gc.enable()
-    sys.exit(run_worker())
+    # It enables the collector when it is ready.
+    sys.exit(import_module(MODULE).run_worker())
 
 
 _waiting: list[EarlyWorker] = []

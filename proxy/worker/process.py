@@ -6,7 +6,7 @@ It connects the engine, the recorder with its spool, and the replays, and ends w
 import gc
 
 if __name__ == "__main__":
-    # The collector would take a tenth of the time of the imports, and look in vain.
+    # Until the worker is ready, the collector would take a tenth of the time, and look in vain.
     gc.disable()
 
 import asyncio
@@ -341,6 +341,9 @@ def _announce_ready(
         | ({"questions": replays.recorded_questions()} if replays else {})
     )
     announced.set()
+    # What was imported and loaded by now lives to the end.
+    gc.freeze()
+    gc.enable()
 
 
 def _surroundings(config: WorkerConfig, engine_config: EngineConfig, replays: "Replays") -> dict[str, Any]:
@@ -406,7 +409,4 @@ def run_worker() -> int:
 
 
 if __name__ == "__main__":
-    # What is imported lives to the end.
-    gc.freeze()
-    gc.enable()
     sys.exit(run_worker())

@@ -240,7 +240,7 @@ def main(arguments: list[str]) -> int:
     with socket.socket(fileno=int(handle)) as endpoint:
         template = Template(listener=endpoint, path=Path(path), inode=int(inode), idle_timeout=int(idle_timeout))
         if template.serve():
-            gc.enable()
+            # It enables the collector when it is ready.
             status = run_worker()
             sys.stdout.flush()
             logging.shutdown()
