@@ -39,6 +39,9 @@ BUSY_SECONDS: Final = 0.0001
 them, which is cheaper; a call that is alone would only be delayed."""
 
 
+PREPARING_AFTER: Final = 0.1
+"""Seconds from when the worker is ready until that begins: first the worker answers the command that starts its program."""
+
 MOST_PREPARED: Final = 8
 """Hosts of a recording whose certificates are made before they are asked for; each takes 2 ms."""
 
@@ -99,6 +102,7 @@ class Lane:
 
     async def _prepare_contexts(self) -> None:
         """Make the certificates of recorded hosts while the program starts that will ask for them."""
+        await asyncio.sleep(PREPARING_AFTER)
         answerer = self.engine.answerer
         for number, authority in enumerate(islice(answerer.loaded_authorities() if answerer else (), MOST_PREPARED)):
             protocols = answerer.recorded_protocols(authority) if answerer else None
