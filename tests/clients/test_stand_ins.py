@@ -35,7 +35,7 @@ def test_official_sdks_read_the_answers(stage: Stage) -> None:
     stage.write("test_sdks.py", SDKS.read_text())
     # While all SDKs are imported, the collector would look again and again at what stays.
     stage.write("conftest.py", "import gc\ngc.disable()\n")
-    ran = stage.pytest("-q", forked=False, AWS_ACCESS_KEY_ID="none", AWS_SECRET_ACCESS_KEY="none")
+    ran = stage.pytest("-q", AWS_ACCESS_KEY_ID="none", AWS_SECRET_ACCESS_KEY="none")
     assert ran.code == 0, ran.out
     assert ran.counts["passed"] > 100
     assert not stage.upstream_requests
