@@ -98,9 +98,6 @@ class Spool:
         self._is_group_open = False
         """Whether a group has begun, at whose end all records are written and synced."""
 
-        self._last_grouped = 0
-        """The number of the last record of the group before."""
-
         self._is_closing = self._is_written_out = False
         self._synced_segments = 0
         self._trouble: str | None = None
@@ -182,11 +179,7 @@ class Spool:
             loop.call_later(GROUP_INTERVAL, self._end_group)
 
     def _end_group(self) -> None:
-        """Write the records that no task has waited for, and request a sync.
-
-        After a group with records the next one begins: a record that follows soon, for which a call may be waiting, is spared
-        from setting the timer.
-        """
+        """Write the records that no task has waited for, and request a sync."""
         try:
             self._run_group_work()
         finally:
@@ -195,9 +188,6 @@ class Spool:
             self._wake(self._to_write)
         if self._has_unsynced:
             self._wake(self._to_sync)
-        has_records, self._last_grouped = self._appended > self._last_grouped, self._appended
-        if has_records and not self._is_closing:
-            self._begin_group()
 
     def _run_group_work(self) -> None:
         works, self._group_work = self._group_work, []

@@ -174,22 +174,6 @@ async def test_what_nobody_waits_for_is_written_by_the_loop_a_group_at_a_time(
         assert len(ends) == 1, "another group has begun"
 
 
-async def test_a_record_soon_after_another_sets_no_timer(directory: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    ends: list[Callable[[], None]] = []
-    monkeypatch.setattr(asyncio.get_running_loop(), "call_later", lambda _after, end: ends.append(end))
-    with Spool(directory) as spool:
-        for record in (b"one", b"two"):
-            spool.append(record)
-            assert len(ends) == 1
-            ends.pop()()
-            assert len(ends) == 1, "the next group has begun"
-        ends.pop()()
-        assert ends == [], "a spool that nobody writes to sets none"
-        spool.append(b"three")
-    ends.pop()()
-    assert ends == [], "nor does one that is closed"
-
-
 async def test_the_loop_s_thread_writes_until_two_writes_in_a_row_are_slow(
     directory: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
