@@ -13,8 +13,8 @@ MODULES = {"opentelemetry-proto": "opentelemetry", "rfc3161-client": "rfc3161_cl
 REPLAY = """
 import sys
 import proxy.cli.record, proxy.cli.replay, proxy.cli.fixtures, proxy.cli.testing, proxy.fixtures.process
-import proxy.worker.process, proxy.worker.replay_setup, proxy.worker.recordings, proxy.lane.lane
-import proxy.capture.namespace.launch, proxy.fixtures.write_recording
+import proxy.worker.process, proxy.worker.replay_setup, proxy.worker.stored_recordings, proxy.lane.lane, proxy.lane.h2.client
+import proxy.capture.namespace.launch, proxy.fixtures.write_recording, proxy.trust.leaves, proxy.lane.h2.upstreams
 print(*{name.partition(".")[0] for name in sys.modules})
 """
 
