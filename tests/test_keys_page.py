@@ -4,7 +4,6 @@ import os
 import re
 import subprocess
 import sys
-from dataclasses import fields
 from pathlib import Path
 from typing import get_args
 
@@ -53,7 +52,7 @@ def test_every_profile_on_the_page_is_built_in() -> None:
 
 
 @pytest.mark.parametrize(
-    "name", [*get_args(FieldClass.__value__), *(part.name for part in fields(Folds) if part.name != "own")]
+    "name", [*get_args(FieldClass.__value__), *(name for name in Folds.__struct_fields__ if name != "own")]
 )
 def test_every_class_and_every_fold_is_on_the_page(name: str) -> None:
     assert name in rows()
