@@ -1,6 +1,7 @@
 """A captive command in its network, with a fake proxy worker: what arrives, what is refused, and what stays as usual."""
 
 import asyncio
+import itertools
 import os
 import socket
 import subprocess
@@ -9,6 +10,7 @@ from collections.abc import Iterator
 from contextlib import closing
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Final
 
 import pytest
 
@@ -143,7 +145,8 @@ with socket.create_server((sys.argv[2], int(sys.argv[3])), family=socket.AF_INET
 @pytest.mark.parametrize("address", ["127.0.0.1", "0.0.0.0", "::1"])
 async def test_what_it_listens_on_is_reachable_from_the_host(bench: Bench, address: str) -> None:
     os.mkfifo(bench.place / "port")
-    async with Captive([PYTHON, "-c", SERVE, str(bench.place / "port"), address, "0"], bench.capture) as captive:
+    command = [PYTHON, "-c", SERVE, str(bench.place / "port"), address, str(_own_port())]
+    async with Captive(command, bench.capture) as captive:
         running = asyncio.get_running_loop().create_task(captive.run(os.environ))
         port = int(await asyncio.to_thread((bench.place / "port").read_text))
         await _ask_from_the_host("::1" if ":" in address else "127.0.0.1", port)
@@ -155,13 +158,21 @@ async def test_it_is_reachable_where_a_service_of_the_host_has_the_same_port(
 ) -> None:
     monkeypatch.setattr("proxy.capture.namespace.mirror.HOST_POLL_EVERY", 1_000_000)
     os.mkfifo(bench.place / "port")
-    with socket.create_server(("127.0.0.1", 0)) as service:
+    with socket.create_server(("127.0.0.1", _own_port())) as service:
         command = [PYTHON, "-c", SERVE, str(bench.place / "port"), "::1", str(service.getsockname()[1])]
         async with Captive(command, bench.capture) as captive:
             running = asyncio.get_running_loop().create_task(captive.run(os.environ))
             port = int(await asyncio.to_thread((bench.place / "port").read_text))
             await _ask_from_the_host("::1", port)
             assert await running == 0
+
+
+_PORTS: Final = itertools.count(7 * os.getpid())
+
+
+def _own_port() -> int:
+    """Return a port that no other program has, inside or on the host: it is above those that kernels and Playhead draw."""
+    return 61_000 + next(_PORTS) % 4_500
 
 
 async def _ask_from_the_host(host: str, port: int) -> None:
@@ -229,7 +240,8 @@ async def test_without_packet_rules_what_it_listens_on_is_reachable_and_our_list
     os.mkfifo(bench.place / "port")
     replay = replace(bench.capture, may_redirect=False, passes_other_tcp=False)
     is_free = {port: _is_refused(port) for port in PORTS_WITHOUT_REDIRECT}
-    async with Captive([PYTHON, "-c", SERVE, str(bench.place / "port"), "127.0.0.1", "0"], replay) as captive:
+    command = [PYTHON, "-c", SERVE, str(bench.place / "port"), "127.0.0.1", str(_own_port())]
+    async with Captive(command, replay) as captive:
         running = asyncio.get_running_loop().create_task(captive.run(os.environ))
         port = int(await asyncio.to_thread((bench.place / "port").read_text))
         with socket.create_server(("127.0.0.1", 0)):  # a new port of the host, which no rule has yet
