@@ -167,12 +167,13 @@ async def test_it_is_reachable_where_a_service_of_the_host_has_the_same_port(
             assert await running == 0
 
 
-_PORTS: Final = itertools.count(7 * os.getpid())
+_drawn_ports: Final = itertools.count()
 
 
 def _own_port() -> int:
     """Return a port that no other program has, inside or on the host: it is above those that kernels and Playhead draw."""
-    return 61_000 + next(_PORTS) % 4_500
+    # The process is asked now: xdist's workers are forks of one that has imported this.
+    return 61_000 + (100 * os.getpid() + next(_drawn_ports)) % 4_500
 
 
 async def _ask_from_the_host(host: str, port: int) -> None:
