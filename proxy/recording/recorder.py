@@ -84,6 +84,8 @@ class Recorder:
         `buffers_request`: the engine forwards nothing of the request before it is complete, so nothing needs to be recorded
         before that either. `memo`: that of this head, if it is the same as for earlier requests but for its Content-Length.
         """
+        # First: what is compiled for the first of all texts takes longer than many a call.
+        now = self._now()
         run = self.recording_run(run, url)
         start = memo.start if memo is not None else None
         if start is None or start.named_run != run:
@@ -91,7 +93,7 @@ class Recorder:
             if memo is not None:
                 memo.start = start
         run, head = start.run, start.head
-        started_at = self._next_start_time(run)
+        started_at = self._next_start_time(run, now)
         self.outbox.check_faults(run)
         details = start.evidence, step, start.actor, head.redactions
         started = RequestStarted(
@@ -115,10 +117,10 @@ class Recorder:
         head = self.redactor.redact_request_head(method, url, headers)
         return RedactedStart(run, *self._redacted_identity(run, evidence, actor), head)
 
-    def _next_start_time(self, run: str) -> int:
-        """Return the current time, or just after the start of the run's last exchange if the clock was set back since."""
+    def _next_start_time(self, run: str, now: int) -> int:
+        """Return `now`, or just after the start of the run's last exchange if the clock was set back since."""
         latest = self._latest_start
-        started_at = latest[run] = max(self._now(), latest.get(run, 0) + 1)
+        started_at = latest[run] = max(now, latest.get(run, 0) + 1)
         latest.move_to_end(run)
         if len(latest) > RUNS_TIMED:
             latest.popitem(last=False)

@@ -16,7 +16,7 @@ from calls.events import Data, ExchangeClosed, MessageEnded, RequestStarted, Sid
 from calls.keys.profile import Profiles
 from calls.keys.profile_toml import parse_profiles
 from calls.model import Chunk, Headers
-from calls.redaction.redactor import Redactor
+from calls.redaction.redactor import RedactedHead, Redactor
 from proxy.recording.exchange_recording import REDACT_INLINE_BYTES, Recording
 from proxy.recording.recorder import Recorder
 from proxy.recording.request_start import HeadMemo
@@ -69,6 +69,23 @@ def test_a_clock_that_goes_back_takes_no_exchange_with_it(directory: Path) -> No
             recorder.begin(run="r", method="GET", url="https://a.test/", http_version="HTTP/1.1", headers=())
     starts = [record.started_at for record in at.records() if isinstance(record, RequestStarted)]
     assert starts == [10 * 10**9, 50 * 10**9, 50 * 10**9 + 1, 50 * 10**9 + 2, 60 * 10**9]
+
+
+def test_an_exchange_starts_when_its_head_arrives_and_not_when_it_is_redacted(
+    directory: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    times = [1000]
+    redact = Redactor.redact_request_head
+
+    def redact_slowly(redactor: Redactor, method: str, url: str, headers: Headers) -> RedactedHead:
+        times.append(2000)
+        return redact(redactor, method, url, headers)
+
+    monkeypatch.setattr(Redactor, "redact_request_head", redact_slowly)
+    with desk(directory) as at:
+        recorder = Recorder(at.spool, at.recorder.redactor, now=lambda: times[-1])
+        recorder.begin(run="r", method="GET", url=URL, http_version="HTTP/1.1", headers=())
+    assert [one.started_at for one in at.records() if isinstance(one, RequestStarted)] == [1000]
 
 
 def test_a_head_that_repeats_is_recorded_as_if_it_were_new(directory: Path) -> None:
