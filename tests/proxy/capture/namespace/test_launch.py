@@ -173,7 +173,7 @@ _drawn_ports: Final = itertools.count()
 def _own_port() -> int:
     """Return a port that no other program has, inside or on the host: it is above those that kernels and Playhead draw."""
     # The process is asked now: xdist's workers are forks of one that has imported this.
-    return 61_000 + (100 * os.getpid() + next(_drawn_ports)) % 4_500
+    return 61_000 + (101 * os.getpid() + next(_drawn_ports)) % 4_500
 
 
 async def _ask_from_the_host(host: str, port: int) -> None:
