@@ -6,7 +6,6 @@ the same rules: it is made again when a source is younger, and where nothing can
 
 import os
 import sys
-import tempfile
 from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import fields
@@ -91,11 +90,13 @@ def _store_parsed(profiles: Sequence[Profile], sources: Sequence[object]) -> Non
     content = msgspec.json.encode(
         {"sources": sources, "profiles": [_without_defaults(profile) for profile in profiles]}
     )
+    # Few processes ever write it.
+    from store.private_file import write_private
+
     PARSED.parent.mkdir(exist_ok=True)
-    with tempfile.NamedTemporaryFile(dir=PARSED.parent, delete=False) as file:
-        file.write(content)
-    Path(file.name).chmod(0o644)
-    Path(file.name).replace(PARSED)
+    write_private(PARSED, content)
+    # As open to other users as a compiled module.
+    PARSED.chmod(0o644)
 
 
 def _build_profile(table: dict[str, Any]) -> Profile:

@@ -32,3 +32,9 @@ def test_replaying_imports_nothing_of_an_extra() -> None:
     imported = set(done.stdout.split())
     assert "ngh2" in imported
     assert not imported & extras
+
+
+def test_other_people_s_environments_get_one_package_of_the_server_s_plugin() -> None:
+    """Its proof is run from the checkout, and nothing of ours may be called `proof` elsewhere."""
+    build = tomllib.loads((ROOT / "inference" / "pyproject.toml").read_text())["tool"]["hatch"]["build"]
+    assert build["targets"]["wheel"]["packages"] == ["playhead_inference"]
