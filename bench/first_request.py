@@ -25,7 +25,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 from bench.figures import Spread, cpu
 from bench.starts import COMMAND, HERE, Side
@@ -137,7 +137,8 @@ def measure(port: int, processes: dict[str, int], first: int, runs: int) -> dict
 
 def measure_command(side: Side, file: Path) -> dict[str, float]:
     """Start a worker that replays a file, and ask it."""
-    replaying = {"mode": "replay", "spooled": False, "replay": [str(file)], "replay_options": {"id": "r"}}
+    replaying: dict[str, Any] = {"mode": "replay", "spooled": False, "replay": [str(file)]}
+    replaying["replay_options"] = {"id": "r", "report": str(side.directory / "report.json")}
     config = {**side.worker_config(side.directory / "command"), **replaying}
     with subprocess.Popen(
         side.python("-m", "proxy.worker.process"),

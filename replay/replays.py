@@ -280,6 +280,19 @@ class Replays:
         """The authorities of the recordings that are in memory, or were."""
         return tuple(self._http2_by_authority)
 
+    def rehearsal(self) -> "tuple[Request, Replays] | None":
+        """Return the first request of the recording that answers all requests, and what answers it without leaving a trace."""
+        session = self._single_session
+        first = next(iter(session.recording.index.entries), None) if session else None
+        if session is None or first is None or first.is_heavy or first.brief.has_client_messages:
+            return None
+        answerer = Replays(
+            redactor=self.redactor, profiles=self.profiles, options=ReplayOptions(), on_change=lambda _replay: None
+        )
+        answerer._single_session = Session(session.id, session.recording, answerer.options, answerer.on_change)
+        answerer._http2_by_authority = self._http2_by_authority
+        return first.exchange.request, answerer
+
     async def recorded_authorities(self, run: str) -> Iterable[str]:
         """The authorities of all recorded requests of the recording that answers this run; empty if it has none."""
         try:

@@ -11,6 +11,7 @@ admission           decide whether the lane can serve a request
 exchange            the base of exchanges: one request, relayed or replayed
 relay               relay and record a request and its response
 replay_answer       answer a request from a recording
+rehearsal           serve a request in memory before the first real one
 upstream            connections to upstreams, and their reuse
 upstream_http1      send requests to upstreams in HTTP/1.1
 receive_queue       process the input of HTTP/2 connections in turns

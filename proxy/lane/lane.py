@@ -88,7 +88,7 @@ class Lane:
                 self.engine, self._enter_captured, self._enter_proxy, self._open_connections
             ).serve_captures():
                 ready(port)
-                self.spawn(self._prepare_contexts())
+                self.spawn(self._prepare())
                 await self.config.stop.wait()
         finally:
             listener.close()
@@ -100,8 +100,8 @@ class Lane:
     def _open_connections(self) -> int:
         return len(self._clients) + (self._mitm_connections.open_connections if self._mitm_connections else 0)
 
-    async def _prepare_contexts(self) -> None:
-        """Make the certificates of recorded hosts while the program starts that will ask for them."""
+    async def _prepare(self) -> None:
+        """Make the certificates of recorded hosts, and serve a request in memory, while the program starts that will ask."""
         await asyncio.sleep(PREPARING_AFTER)
         answerer = self.engine.answerer
         for number, authority in enumerate(islice(answerer.loaded_authorities() if answerer else (), MOST_PREPARED)):
@@ -112,6 +112,12 @@ class Lane:
                     context = await asyncio.to_thread(self.leaf_contexts.context, host, alpn=protocols[0])
                     if number == 0:
                         await asyncio.to_thread(rehearse_handshake, context)
+        await self.config.prepared.wait()
+        if answerer is not None and not self._clients and (rehearsal := answerer.rehearsal()) is not None:
+            # Imported when it is needed, as `h2`.
+            from proxy.lane.rehearsal import rehearse
+
+            await rehearse(self, *rehearsal)
 
     async def _watch_timeouts(self) -> None:
         limits = self.config.limits

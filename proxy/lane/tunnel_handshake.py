@@ -113,9 +113,9 @@ class TunnelHandshake(ClientConnection, asyncio.Protocol):
             self._start_handshake(data, hello, target)
 
     def _start_handshake(self, data: bytes, hello: Hello, target: Origin) -> None:
-        context = self.lane.leaf_contexts.context(
-            (hello.name or target.host).lower(), alpn=choose_protocol(hello, self.engine, target)
-        )
+        # RFC 7301 3.2: a server's protocols are nothing to a client that names none, so it needs no context of its own.
+        alpn = choose_protocol(hello, self.engine, target) if hello.protocols else "http/1.1"
+        context = self.lane.leaf_contexts.context((hello.name or target.host).lower(), alpn=alpn)
         below = self._transport
         assert not isinstance(below, Tls)
         self._transport = tls = Tls(context, self, lambda error: self._on_handshake(target, error), server_side=True)

@@ -129,6 +129,9 @@ class EngineConfig:
     transparent: int | None = None
     """The port at which redirected connections arrive."""
 
+    prepared: asyncio.Event = field(default_factory=asyncio.Event)
+    """Set once what requests need is imported and compiled."""
+
     stop: asyncio.Event = field(default_factory=asyncio.Event)
     """Set to stop the worker, which first waits for requests in flight."""
 

@@ -40,6 +40,9 @@ class Answerer(Protocol):
     async def recorded_authorities(self, run: str) -> Iterable[str]:
         """The authorities of the requests that a replay of this run answers. Loads its recording; empty if it has none."""
 
+    def rehearsal(self) -> "tuple[Request, Answerer] | None":
+        """A recorded request to serve before the first real one, and what answers it without leaving a trace; None without one."""
+
 
 class Engine(Protocol):
     """Serves the proxy port of one worker."""

@@ -26,6 +26,7 @@ class CountingAnswerer:
         self.recorded_protocols = answerer.recorded_protocols
         self.loaded_authorities = answerer.loaded_authorities
         self.recorded_authorities = answerer.recorded_authorities
+        self.rehearsal = answerer.rehearsal
 
     async def answer(self, request: Request, *, run: str | None, owner: str, actor: str | None = None) -> Answer | None:
         """Return the other answerer's answer, and count it."""

@@ -141,7 +141,7 @@ async def _serve(config: WorkerConfig, stop: asyncio.Event, orphaned: asyncio.Ev
             preparations = [*redactor.preparations(), authority.prepare]
             preparations += redactor.stream_preparations() if recorder else []
             preparations += [partial(importlib.import_module, name) for name in NEEDED_BY_FIRST_REQUESTS]
-            background_work.append(_prepare_for_requests(preparations, announced))
+            background_work.append(_prepare_for_requests(preparations, announced, engine_config.prepared))
             background_work.append(use_huge_pages())
             background_tasks = [group.create_task(work) for work in background_work]
             engine = ENGINES[config.engine]
@@ -206,12 +206,15 @@ def _only_run(config: WorkerConfig) -> str | None:
     return run and full_run_name(config.project, run)
 
 
-async def _prepare_for_requests(preparations: Sequence[Callable[[], object]], announced: asyncio.Event) -> None:
+async def _prepare_for_requests(
+    preparations: Sequence[Callable[[], object]], announced: asyncio.Event, prepared: asyncio.Event
+) -> None:
     """Import and compile what the first requests need, while the command that waited for the worker starts."""
     await announced.wait()
     await asyncio.sleep(PREPARING_AFTER)
     for prepare_next in preparations:
         await asyncio.to_thread(prepare_next)
+    prepared.set()
 
 
 def _build_reports(config: WorkerConfig, data: DataDir, spool: Spool | None) -> "ReplayReports":

@@ -306,6 +306,9 @@ class ScriptedAnswerer:
     async def recorded_authorities(self, run: str) -> Iterable[str]:
         return ()
 
+    def rehearsal(self) -> tuple[Request, Answerer] | None:
+        return None
+
 
 def whole(body: bytes, *headers: tuple[str, str], status: int = 200) -> Answer:
     """An answer in one piece."""

@@ -13,6 +13,7 @@ import pytest
 
 from calls.model import Request
 from proxy.wire.config import Limits
+from proxy.wire.engine import Answerer
 from replay.answer import Answer, Piece
 from tests.support.h2wire import Peer, StreamBroken
 from tests.support.wire import MemoryRecorder, ScriptedAnswerer, Worker, answering, connect_through, open_worker, whole
@@ -431,6 +432,9 @@ class _BrokenAnswerer:
 
     async def recorded_authorities(self, run: str) -> Iterable[str]:
         return ()
+
+    def rehearsal(self) -> tuple[Request, Answerer] | None:
+        return None
 
 
 async def test_an_answerer_that_fails_ends_the_connection(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
