@@ -1,26 +1,20 @@
 """Find the provider, dialect and operation of a request by its head, and by its body for JSON-RPC."""
 
 import re
-from collections.abc import Iterator
-from functools import lru_cache
-from typing import Final
+from collections.abc import Callable, Iterator, Mapping
+from functools import cache, lru_cache
+from typing import TYPE_CHECKING, Final
 from urllib.parse import urlsplit
 
 import msgspec
 
-from calls import telemetry
 from calls.codec.canonical import escape_surrogates
-from calls.dialects import generic
-from calls.dialects.dialect import Claim, Dialect, Service
 from calls.dialects.protocols import jsonrpc
 from calls.dialects.table import DIALECTS
 from calls.model import CallKind, Headers, Request
 
-_SERVICES: Final = tuple(service for dialect in DIALECTS for service in dialect.services)
-_SERVICE_BY_HOST: Final = {host: service for service in _SERVICES for host in service.hosts}
-_SERVICES_BY_PATTERN: Final = tuple(
-    (re.compile(service.host_pattern), service) for service in _SERVICES if service.host_pattern
-)
+if TYPE_CHECKING:
+    from calls.dialects.dialect import Claim, Dialect, Service
 
 _TELEMETRY: Final = re.compile(
     r"api\.smith\.langchain\.com|(.+\.)?(datadoghq\.com|datad0g\.com|posthog\.com|langfuse\.com|sentry\.io|honeycomb\.io)"
@@ -54,10 +48,30 @@ class Route(msgspec.Struct, frozen=True, kw_only=True):
     """The id of the pending work that the request polls for."""
 
 
-CLAIM_HEADERS: Final = frozenset(name for dialect in DIALECTS for name in dialect.headers)
-"""The headers by which dialects recognise requests: `Dialect.claim` is given no others."""
+class _Claimants(msgspec.Struct, frozen=True, kw_only=True):
+    """The dialects, and what they declare for finding routes."""
 
-_JSON_RPC_DIALECTS: Final = tuple((dialect, dialect.claim_json_rpc) for dialect in DIALECTS if dialect.claim_json_rpc)
+    dialects: "tuple[Dialect, ...]"
+    headers: frozenset[str]
+    """The headers by which dialects recognise requests: `Dialect.claim` is given no others."""
+
+    json_rpc: "tuple[tuple[Dialect, Callable[..., Claim | None]], ...]"
+    by_host: "Mapping[str, Service]"
+    by_pattern: "tuple[tuple[re.Pattern[str], Service], ...]"
+
+
+@cache
+def load_claimants() -> _Claimants:
+    """Import the dialects. The first request does it, or whoever starts a process that waits for requests."""
+    services = tuple(service for dialect in DIALECTS for service in dialect.services)
+    return _Claimants(
+        dialects=tuple(DIALECTS),
+        headers=frozenset(name for dialect in DIALECTS for name in dialect.headers),
+        json_rpc=tuple((dialect, dialect.claim_json_rpc) for dialect in DIALECTS if dialect.claim_json_rpc),
+        by_host={host: service for service in services for host in service.hosts},
+        by_pattern=tuple((re.compile(service.host_pattern), service) for service in services if service.host_pattern),
+    )
+
 
 _LONGEST_REMEMBERED: Final = 1024
 """Characters of a path and its headers beyond which a route is not cached."""
@@ -68,7 +82,8 @@ def find_route(method: str, host: str, path: str, headers: Headers = (), body: b
     method, host = method.upper(), host.lower()
     if claimed := _claim_by_body(method, headers, body):
         return _make_route(method, host, path, *claimed)
-    lowered = [(low, value) for name, value in headers if (low := name.lower()) in CLAIM_HEADERS]
+    claim_headers = load_claimants().headers
+    lowered = [(low, value) for name, value in headers if (low := name.lower()) in claim_headers]
     if len(path) + sum([len(value) for _, value in lowered]) > _LONGEST_REMEMBERED:
         return _route_by_head(method, host, path, tuple(lowered))
     return _remembered_route(method, host, path, tuple(lowered))
@@ -82,7 +97,7 @@ def _route_by_head(method: str, host: str, path: str, headers: Headers) -> Route
 _remembered_route = lru_cache(1024)(_route_by_head)
 
 
-def _make_route(method: str, host: str, path: str, dialect: Dialect, claim: Claim) -> Route:
+def _make_route(method: str, host: str, path: str, dialect: "Dialect", claim: "Claim") -> Route:
     name, port = _split_host(host)
     service = _find_service(name)
     return Route(
@@ -144,42 +159,47 @@ def _unescape(match: re.Match[str]) -> str:
     return character if plain else match[0].upper()
 
 
-def _claim_by_body(method: str, headers: Headers, body: bytes) -> tuple[Dialect, Claim] | None:
+def _claim_by_body(method: str, headers: Headers, body: bytes) -> "tuple[Dialect, Claim] | None":
     """Find the claim on a JSON-RPC message, which can be sent to any path."""
     if method != "POST" or (called := jsonrpc.called_methods(body)) is None:
         return None
-    claims = ((dialect, claim_json_rpc(headers, called)) for dialect, claim_json_rpc in _JSON_RPC_DIALECTS)
+    claims = ((dialect, claim_json_rpc(headers, called)) for dialect, claim_json_rpc in load_claimants().json_rpc)
     return next(((dialect, claim) for dialect, claim in claims if claim), None)
 
 
-def _first_claim(method: str, host: str, path: str, headers: Headers) -> tuple[Dialect, Claim]:
+def _first_claim(method: str, host: str, path: str, headers: Headers) -> "tuple[Dialect, Claim]":
+    from calls import telemetry
+
     if (reported := telemetry.report_path(method, host, path, headers)) is not None:
+        from calls.dialects import generic
+        from calls.dialects.dialect import Claim
+
         return generic.DIALECT, Claim(operation=telemetry.OPERATION, kind="other", path=reported)
     return next(find_claims(method, host, path, headers))
 
 
-def find_claims(method: str, host: str, path: str, headers: Headers) -> Iterator[tuple[Dialect, Claim]]:
+def find_claims(method: str, host: str, path: str, headers: Headers) -> "Iterator[tuple[Dialect, Claim]]":
     """Find every dialect that claims a request with this head, in order. The last one is `generic`, which claims all."""
-    claims = ((dialect, dialect.claim(method, host, path, headers)) for dialect in DIALECTS)
+    claims = ((dialect, dialect.claim(method, host, path, headers)) for dialect in load_claimants().dialects)
     return ((dialect, claim) for dialect, claim in claims if claim)
 
 
 @lru_cache(1024)
-def _find_service(host: str) -> Service | None:
-    by_pattern = (service for pattern, service in _SERVICES_BY_PATTERN if pattern.fullmatch(host))
-    return _SERVICE_BY_HOST.get(host) or next(by_pattern, None)
+def _find_service(host: str) -> "Service | None":
+    by_pattern = (service for pattern, service in load_claimants().by_pattern if pattern.fullmatch(host))
+    return load_claimants().by_host.get(host) or next(by_pattern, None)
 
 
 def _provider_by_host(host: str) -> str | None:
     """The provider that a key names in place of the host."""
-    service = _SERVICE_BY_HOST.get(host)
+    service = load_claimants().by_host.get(host)
     return service.provider if service else None
 
 
 def serves_only_models(host: str) -> bool:
     """Whether a host is a model service and nothing else."""
     service = _find_service(host)
-    return host in _SERVICE_BY_HOST or (service is not None and service.only_models)
+    return host in load_claimants().by_host or (service is not None and service.only_models)
 
 
 def _unclaimed_kind(host: str, method: str, path: str) -> CallKind:

@@ -6,7 +6,7 @@ the same rules: it is made again when a source is younger, and where nothing can
 
 import os
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from dataclasses import fields
 from functools import lru_cache
@@ -15,6 +15,7 @@ from typing import Any, Final
 
 import msgspec
 
+import calls.dialects
 import calls.keys
 import calls.profiles
 from calls.dialects.table import DIALECTS
@@ -30,11 +31,11 @@ from calls.keys.profile import (
     QueryRules,
 )
 
-BUILT_IN = tuple(dialect.name for dialect in DIALECTS)
-"""The names of the profile files: each dialect has one. The last, `generic`, has the profile that matches everything."""
-
 PARSED: Final = Path(calls.profiles.__path__[0], "__pycache__", "profiles.json")
 """The built-in profiles as JSON, and the state of the files that they are made of and by."""
+
+SOURCES: Final = (Path(calls.keys.__path__[0]), Path(calls.dialects.__path__[0]))
+"""The folders of the code that reads the profiles, and of the dialects, which give them their order."""
 
 _PARTS: Final[dict[str, type]] = {
     "match": ProfileMatch,
@@ -71,19 +72,36 @@ def _built_in_profiles() -> Profiles:
     return Profiles(profiles)
 
 
+def built_in_names() -> tuple[str, ...]:
+    """Return the names of the profile files: each dialect has one. The last, `generic`, has the profile that matches everything."""
+    return tuple(dialect.name for dialect in DIALECTS)
+
+
 def parse_built_in() -> tuple[Profile, ...]:
     """Parse the built-in profiles from their TOML."""
     from calls.keys.profile_toml import parse_profiles
 
-    return tuple(profile for name in BUILT_IN for profile in parse_profiles(profile_text(name), is_trusted=True))
+    return tuple(
+        profile for name in built_in_names() for profile in parse_profiles(profile_text(name), is_trusted=True)
+    )
 
 
-def _source_state() -> list[list[str] | list[str | int]]:
-    """The order of the profiles, and the names, times and sizes of the TOML files and of the code that reads them."""
-    folders = (PARSED.parent.parent, Path(calls.keys.__path__[0]))
-    files = sorted((file for folder in folders for file in os.scandir(folder) if file.is_file()), key=os.fspath)
-    states: list[list[str | int]] = [[file.name, file.stat().st_mtime_ns, file.stat().st_size] for file in files]
-    return [[*BUILT_IN], *states]
+def _source_state() -> list[list[str | int]]:
+    """The names, times and sizes of the TOML files, of the code that reads them, and of the dialects, whose order they have."""
+    return [
+        [entry.name, (state := entry.stat()).st_mtime_ns, state.st_size]
+        for folder in (PARSED.parent.parent, *SOURCES)
+        for entry in sorted(_list_files(folder), key=os.fspath)
+    ]
+
+
+def _list_files(folder: Path | str) -> Iterator[os.DirEntry[str]]:
+    """Yield the files below a folder, without those that Python makes."""
+    for entry in os.scandir(folder):
+        if entry.is_file():
+            yield entry
+        elif entry.name != "__pycache__":
+            yield from _list_files(entry.path)
 
 
 def _store_parsed(profiles: Sequence[Profile], sources: Sequence[object]) -> None:

@@ -28,6 +28,7 @@ import msgspec
 from calls.keys.profile import Profiles
 from calls.project_runs import full_run_name
 from calls.redaction.redactor import Redactor
+from calls.route import load_claimants
 from proxy import lane, mitm
 from proxy.capture.control_path import effects_path
 from proxy.clock import SteadyClock
@@ -58,7 +59,7 @@ REST_CHECK_INTERVAL = 60.0
 """Seconds between two checks for idle replays."""
 
 PREPARING_AFTER = 0.1
-"""Seconds from when the worker is ready until what requests need is imported and compiled. An earlier request does it itself."""
+"""Seconds from when the worker is ready until what few requests need at once is imported and compiled. An earlier request does it itself."""
 
 NEEDED_BY_FIRST_REQUESTS = ("proxy.lane.h2.client", "proxy.lane.h2.upstreams")
 """What a worker imports when it is ready."""
@@ -211,6 +212,8 @@ async def _prepare_for_requests(
 ) -> None:
     """Import and compile what the first requests need, while the command that waited for the worker starts."""
     await announced.wait()
+    # Each request needs the dialects, also that of a command that makes it at once.
+    await asyncio.to_thread(load_claimants)
     await asyncio.sleep(PREPARING_AFTER)
     for prepare_next in preparations:
         await asyncio.to_thread(prepare_next)

@@ -193,7 +193,7 @@ def _substitute_text(call: Call, answer: MutableJson, find: str, text: str) -> N
 
 
 def _no_text_reason(call: Call) -> str:
-    if call.dialect not in places.ANSWER_PATHS:
+    if call.dialect not in places.answer_paths_by_dialect():
         return f"the place of the text in an answer of {call.dialect} is not known"
     tools = ", ".join(tool.name for tool in call.tool_calls)
     return f"its answer has no text{f', it asks for {tools}' if tools else ''}"

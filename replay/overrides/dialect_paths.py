@@ -1,7 +1,8 @@
 """Find the text and tool calls in a model's whole answer, by the paths that its dialect declares."""
 
 from collections.abc import Iterator, Mapping, MutableMapping, MutableSequence
-from typing import Any, Final
+from functools import cache
+from typing import Any
 
 import msgspec
 
@@ -13,7 +14,10 @@ type MutableJson = Any
 """A JSON value of plain dicts and lists, which can be changed."""
 
 
-ANSWER_PATHS: Final = {dialect.name: dialect.answer_paths for dialect in DIALECTS if dialect.answer_paths}
+@cache
+def answer_paths_by_dialect() -> dict[str, AnswerPaths]:
+    """Return where the dialects have the texts and tool calls of an answer, of those that can be edited."""
+    return {dialect.name: dialect.answer_paths for dialect in DIALECTS if dialect.answer_paths}
 
 
 class Spot(msgspec.Struct, frozen=True):
@@ -45,20 +49,20 @@ def copy_mutable(value: Json) -> MutableJson:
 
 def find_texts(dialect: str, answer: MutableJson) -> list[Spot]:
     """Find the texts of an answer, in order, without thoughts."""
-    places = ANSWER_PATHS[dialect].texts if dialect in ANSWER_PATHS else ()
+    places = paths.texts if (paths := answer_paths_by_dialect().get(dialect)) else ()
     found = (spot for place in places for spot in _find_spots(answer, place))
     return [spot for spot in found if isinstance(spot.value, str) and not _is_thought(spot.holder)]
 
 
 def find_empty_text(dialect: str, answer: MutableJson) -> Spot | None:
     """Find the place of the text in an answer without one, where it is null."""
-    places = ANSWER_PATHS[dialect].texts if dialect in ANSWER_PATHS else ()
+    places = paths.texts if (paths := answer_paths_by_dialect().get(dialect)) else ()
     return next((spot for place in places for spot in _find_spots(answer, place) if spot.value is None), None)
 
 
 def find_arguments(dialect: str, answer: MutableJson, tool: str | None) -> list[Spot]:
     """Find the arguments of calls of this tool, or of any tool."""
-    places = ANSWER_PATHS.get(dialect, AnswerPaths(texts=()))
+    places = answer_paths_by_dialect().get(dialect, AnswerPaths(texts=()))
     calls = [spot.value for place in places.calls for spot in _find_spots(answer, place)]
     return [
         Spot(call, name)

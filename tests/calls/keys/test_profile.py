@@ -10,7 +10,7 @@ import pytest
 from calls.keys.profile import NEVER_KEYS, BadProfile, Profiles
 from calls.keys.profile_toml import parse_profiles
 from store import active_profiles
-from store.active_profiles import BUILT_IN, load_profiles, parse_built_in, profile_text
+from store.active_profiles import built_in_names, load_profiles, parse_built_in, profile_text
 from tests.calls.asking import ANTHROPIC, OPENAI, TICKETS, asking
 
 CONTRACT = """
@@ -109,7 +109,7 @@ def test_headers_of_one_sending_are_never_keys(name: str) -> None:
     assert NEVER_KEYS.fullmatch(name)
 
 
-@pytest.mark.parametrize("name", BUILT_IN)
+@pytest.mark.parametrize("name", built_in_names())
 def test_ours_are_written_as_anybodys_must_be(name: str) -> None:
     """The built-in profiles are checked here, because no process checks them when it starts."""
     assert parse_profiles(profile_text(name)) == parse_profiles(profile_text(name), is_trusted=True) != ()
@@ -118,7 +118,7 @@ def test_ours_are_written_as_anybodys_must_be(name: str) -> None:
 def test_what_was_parsed_before_is_used_until_a_source_changes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     stored, wanted = tmp_path / "__pycache__" / "profiles.json", Profiles(parse_built_in())
     monkeypatch.setattr(active_profiles, "PARSED", stored)
-    for name in BUILT_IN:
+    for name in built_in_names():
         (tmp_path / f"{name}.toml").write_text(profile_text(name))
     load = active_profiles._built_in_profiles.__wrapped__
     assert not stored.exists()
@@ -134,9 +134,19 @@ def test_what_was_parsed_before_is_used_until_a_source_changes(tmp_path: Path, m
     (tmp_path / "new.toml").touch()
     assert load() == wanted
     assert stored.read_bytes() != first
-    monkeypatch.setattr(active_profiles, "BUILT_IN", BUILT_IN[::-1])
-    assert load() == Profiles(parse_built_in()) != wanted
-    monkeypatch.setattr(active_profiles, "BUILT_IN", BUILT_IN)
+    names, dialects = built_in_names(), tmp_path / "dialects"
+    (dialects / "vendor").mkdir(parents=True)
+    monkeypatch.setattr(active_profiles, "SOURCES", (*active_profiles.SOURCES, dialects))
+    with monkeypatch.context() as patch:
+        # A dialect with another precedence or name changes the order.
+        patch.setattr(active_profiles, "built_in_names", lambda: names[::-1])
+        assert load() == wanted
+        (dialects / "vendor" / "new.py").touch()
+        assert load() == Profiles(parse_built_in()) != wanted
+        (dialects / "vendor" / "__pycache__").mkdir()
+        (dialects / "vendor" / "__pycache__" / "new.pyc").touch()
+        patch.delattr(active_profiles, "parse_built_in")
+        assert load().profiles[0].name == parse_profiles(profile_text(names[-1]))[0].name
     stored.unlink()
     monkeypatch.setattr(sys, "dont_write_bytecode", True)
     assert load() == wanted
