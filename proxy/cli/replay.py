@@ -9,7 +9,6 @@ import click
 
 from proxy.cli.common import ALLOW_UNUSED, HOSTS, isolation_options, settings_from_flags, with_isolation, with_settings
 from proxy.cli.run_completion import complete_command, complete_recording
-from proxy.commands.override_file import load_overrides
 from proxy.commands.replay import ReplayCommand, replay
 
 
@@ -84,7 +83,7 @@ def replay_command(
     wish, clock = isolation_options(flags), flags.pop("clock")
     hosts = tuple(chain.from_iterable(allowed_hosts))
     options = {name: flags.pop(name) for name in ("pace", "on_miss", "from_step", "after_last", "allow_unused")}
-    options |= load_overrides(flags.pop("override"))
+    options |= _read_overrides(flags.pop("override"))
     if "overrides" in options and options["on_miss"] == "record":
         raise click.UsageError(
             "--override and --on-miss record cannot be combined, since edited answers are never recorded: use one of them"
@@ -98,6 +97,15 @@ def replay_command(
         clock=clock,
     )
     raise click.exceptions.Exit(asyncio.run(replay(settings_from_flags(**flags), command, replay_options)))
+
+
+def _read_overrides(arguments: tuple[str, ...]) -> dict[str, Any]:
+    if not arguments:
+        return {}
+    # The import takes as long as that of this module.
+    from proxy.commands.override_file import load_overrides
+
+    return load_overrides(arguments)
 
 
 COMMANDS = (replay_command,)

@@ -1,7 +1,6 @@
 """Complete the names of runs in a shell. Nothing is started, made or waited for: what cannot be had at once is left out."""
 
 import json
-import urllib.request
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, Final
@@ -59,6 +58,9 @@ def _runs_in_store(directory: DataDir) -> Iterator[tuple[str, str]]:
     if note is None or not directory.api_token_file.exists():
         return
     token = read_private(directory.api_token_file, "the API token", "delete it").decode("ascii", "replace").strip()
+    # Commands import this module, and complete nothing.
+    import urllib.request
+
     request = urllib.request.Request(  # noqa: S310 # the URL is the store server's own, from the data directory
         f"{note['api']}/v1/runs?limit={MOST}", headers={"authorization": f"Bearer {token}"}
     )

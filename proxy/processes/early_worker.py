@@ -42,6 +42,8 @@ class EarlyWorker:
         # Until the configuration names its log.
         self._stderr = os.memfd_create("early-worker")
         self._log: int | None = None
+        # A collection would write to all objects, and so copy the pages that both processes share.
+        gc.freeze()
         pid = os.fork()
         if pid == 0:
             self._stdio.detach()
@@ -97,12 +99,9 @@ def start_early_worker(arguments: Sequence[str], environment: Mapping[str, str])
     needs_one = arguments[:1] and arguments[0] in COMMANDS and "--" in arguments
     if sys.platform == "linux" and needs_one and not set(HELP) & set(arguments[: list(arguments).index("--")]):
         if keeps_nothing(environment):
-            # The collector would take a tenth of the time of imports, and look in vain.
-            gc.disable()
             for name in NEEDED_BY_BOTH:
                 import_module(name)
             _waiting.append(EarlyWorker())
-            gc.enable()
 
 
 def keeps_nothing(environment: Mapping[str, str]) -> bool:

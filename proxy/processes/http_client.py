@@ -1,13 +1,16 @@
 """Plain HTTP requests to a store server, with the standard library alone: to import an HTTP library takes as long as a command."""
 
-import http.client
 import json
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 from urllib.parse import quote, urlencode, urlsplit
 
 import msgspec
+
+if TYPE_CHECKING:
+    # A replay of a file asks no store server, and a recording does when its command runs.
+    from http.client import HTTPConnection, HTTPResponse
 
 PIECE: Final = 1 << 16
 
@@ -46,7 +49,7 @@ class HttpAnswer(msgspec.Struct, frozen=True):
 class HttpStream:
     """A response that is read as it arrives."""
 
-    def __init__(self, response: http.client.HTTPResponse) -> None:
+    def __init__(self, response: "HTTPResponse") -> None:
         self._response = response
         self.status_code = response.status
 
@@ -104,7 +107,9 @@ class HttpClient:
         timeout: float = DEFAULT_TIMEOUT,
     ) -> Iterator[HttpStream]:
         """Send a request with `json` or `content` as its body, and yield the response. Raises HttpError."""
-        connection = http.client.HTTPConnection(self._host, self._port, timeout=timeout)
+        from http.client import HTTPConnection
+
+        connection = HTTPConnection(self._host, self._port, timeout=timeout)
         target = (
             f"{self._prefix}{quote(path, safe=_PATH_CHARACTERS)}?{_encode_query({**self._params, **(params or {})})}"
         )
@@ -129,12 +134,12 @@ class HttpClient:
 
 
 def _send(
-    connection: http.client.HTTPConnection,
+    connection: "HTTPConnection",
     method: str,
     target: str,
     body: bytes | Iterator[bytes] | None,
     headers: Mapping[str, str],
-) -> http.client.HTTPResponse:
+) -> "HTTPResponse":
     try:
         connection.request(method, target, body=body, headers=headers, encode_chunked=not isinstance(body, bytes))
     except (BrokenPipeError, ConnectionResetError):
@@ -153,11 +158,13 @@ def _read_content(content: Iterable[bytes]) -> Iterator[bytes]:
 
 @contextmanager
 def _translate_errors() -> Iterator[None]:
+    from http.client import HTTPException
+
     try:
         yield
     except TimeoutError as error:
         raise HttpTimeout(str(error) or "it took too long") from error
-    except (OSError, http.client.HTTPException) as error:
+    except (OSError, HTTPException) as error:
         raise HttpError(str(error) or type(error).__name__) from error
 
 
