@@ -15,8 +15,6 @@ from calls.keys.profile import Profiles
 from calls.overrides.effect_values import EffectValue
 from calls.overrides.overrides import BadOverride, clean_entries, read_overrides
 from calls.side_effects import BadRule, parse_side_effects
-from replay.forks.fork import BadFork, ForkOptions, prepare_fork
-from replay.overrides.prepare import prepare_overrides
 from replay.pacing import parse_pace as pace
 from replay.replays import ReplaySource, UnusableRecording
 from replay.session import ReplayOptions
@@ -40,6 +38,10 @@ def source_as_requested(
     options = source.options or options
     if not entries and fork is None:
         return source
+    # Few replays are asked for either.
+    from replay.forks.fork import BadFork, ForkOptions, prepare_fork
+    from replay.overrides.prepare import prepare_overrides
+
     try:
         overrides = read_overrides(entries, requested.get("lines") or ())
         if fork is None:

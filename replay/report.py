@@ -2,10 +2,11 @@
 
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
 from itertools import chain, repeat
 from shlex import quote
 from typing import TYPE_CHECKING, Any, Literal
+
+import msgspec
 
 from calls.keys.divergence import shorten_pointer
 from calls.model import Json
@@ -25,8 +26,7 @@ REQUESTS_LISTED = 10
 DRIFTS_LISTED = 1000
 
 
-@dataclass(slots=True)
-class Tally:
+class Tally(msgspec.Struct):
     """The counts of a replay."""
 
     served: int = 0
@@ -48,19 +48,19 @@ class Tally:
 
     reframed: int = 0
     drifted: int = 0
-    drift: list[Json] = field(default_factory=list)
+    drift: list[Json] = msgspec.field(default_factory=list)
     """`{call, pointers}` of the first `DRIFTS_LISTED` requests that drifted."""
 
-    answered_by: list[Json] = field(default_factory=list)
+    answered_by: list[Json] = msgspec.field(default_factory=list)
     """Ids of the exchanges that answered, if the report lists them."""
 
-    misses: list[Json] = field(default_factory=list)
+    misses: list[Json] = msgspec.field(default_factory=list)
     """The first `REPORT_LISTED` requests that were missed or went live."""
 
     refused: int = 0
     """Connections that were neither TLS nor HTTP, or could not be answered for another reason."""
 
-    refusals: dict[tuple[str, str], int] = field(default_factory=dict)
+    refusals: dict[tuple[str, str], int] = msgspec.field(default_factory=dict)
     """Number of refused connections by destination and reason, for the first `REPORT_LISTED` of these."""
 
     def add_refused_connection(self, destination: str, reason: str) -> None:

@@ -96,8 +96,7 @@ class AnswerPaths(msgspec.Struct, frozen=True, kw_only=True):
     """The names of the arguments in these objects."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Service:
+class Service(msgspec.Struct, frozen=True, kw_only=True):
     """A service that is recognised by its hosts."""
 
     provider: str | None

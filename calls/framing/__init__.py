@@ -12,12 +12,12 @@ nul            JSON values that end with a zero byte
 websocket      the messages of one side of a WebSocket
 """
 
-from dataclasses import dataclass
 from typing import Protocol
 
+import msgspec
 
-@dataclass(frozen=True, slots=True)
-class Message:
+
+class Message(msgspec.Struct, frozen=True):
     """One message: its event name ("" if it has none) and its data."""
 
     event: str

@@ -7,9 +7,10 @@ Everything is big-endian. Reading stops at a frame with a wrong checksum, becaus
 
 import struct
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
 from typing import Final
 from zlib import crc32
+
+import msgspec
 
 from calls.codec.json import dumps
 from calls.framing import Message
@@ -29,8 +30,7 @@ class InvalidFrame(ValueError):
     """The bytes are not a frame of an event stream."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Frame:
+class Frame(msgspec.Struct, frozen=True, kw_only=True):
     """One frame of the stream."""
 
     headers: Mapping[str, Value]

@@ -193,14 +193,18 @@ class Profiles:
     """Profiles in order of precedence: the first one that matches a request applies."""
 
     profiles: tuple[Profile, ...]
-    digest: str = field(init=False)
+    _digest: str | None = field(init=False, repr=False, compare=False, default=None)
     _by_route: dict[Route, Profile] = field(init=False, repr=False, compare=False, default_factory=dict)
     _ignored_by_name: dict[str, Plan | None] = field(init=False, repr=False, compare=False, default_factory=dict)
     """Caches by profile name and by route: agents call the same few endpoints repeatedly."""
 
-    def __post_init__(self) -> None:
-        value = [_as_json(profile) for profile in self.profiles]
-        object.__setattr__(self, "digest", digest("profiles/2", canonical_json(value)))
+    @property
+    def digest(self) -> str:
+        """The digest of all that the profiles say about keys. Computed on first access: a worker that only records needs none."""
+        if self._digest is None:
+            value = [_as_json(profile) for profile in self.profiles]
+            object.__setattr__(self, "_digest", digest("profiles/2", canonical_json(value)))
+        return self._digest or ""
 
     @property
     def key_headers(self) -> frozenset[str]:

@@ -7,9 +7,10 @@ Paths with other filters, slices or descendants are searched with python-jsonpat
 
 import re
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, field
 from types import ModuleType
 from typing import TYPE_CHECKING, Final, Literal
+
+import msgspec
 
 from calls.keys.places import ElementType, Place
 from calls.model import Json
@@ -45,8 +46,7 @@ _PLAIN: Final = re.compile(r"\$(?:\.[A-Za-z_][A-Za-z0-9_]*|\[\*\])*")
 _STEP: Final = re.compile(r"\.([A-Za-z_][A-Za-z0-9_]*)|\[\*\]")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RuleAtPath:
+class RuleAtPath(msgspec.Struct, frozen=True, kw_only=True):
     """One rule of a profile at one path."""
 
     path: str
@@ -57,16 +57,15 @@ class RuleAtPath:
     """For a default: the value."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Node:
+class Node(msgspec.Struct, frozen=True, kw_only=True):
     """The rules for one place and for the places below it."""
 
     field_class: FieldClass | None = None
     folds: frozenset[Rule] = frozenset()
     nonce_start: str = ""
     default: Json = None
-    by_name: dict[str | int, "Node"] = field(default_factory=dict)
-    by_type: dict[str, "Node"] = field(default_factory=dict)
+    by_name: dict[str | int, "Node"] = msgspec.field(default_factory=dict)
+    by_type: dict[str, "Node"] = msgspec.field(default_factory=dict)
     wildcard: "Node | None" = None
     has_key_rule: bool = False
     """Whether a rule at or below this place puts a value into the key."""
@@ -83,8 +82,7 @@ class Node:
         return _spread_wildcards(_unite(found, typed)) if typed and found and step in self.by_name else typed or found
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Plan:
+class Plan(msgspec.Struct, frozen=True, kw_only=True):
     """All rules of a profile, compiled."""
 
     root: Node

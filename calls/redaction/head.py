@@ -7,7 +7,7 @@ Values that are stored unchanged are still searched for credentials.
 
 import re
 from collections.abc import Callable, Iterator
-from functools import lru_cache
+from functools import cache, lru_cache
 from typing import Final, Literal
 from urllib.parse import unquote_plus
 
@@ -118,11 +118,12 @@ RESPONSE_TREATMENTS: Final[dict[str, Treatment]] = {
     **CREDENTIALS,
 }
 
-_SECRET_HEADER: Final = re.compile(
-    r"(?:^|[-_.])(?:token|secret|credentials?|auth|cookie|signature|jwt|pwd)$"
-    rf"|(?:{'|'.join(name.replace('~', '[-_]?') for name in (*SECRET_NAMES, *BARE_NAMES))})$"
-)
-"""Names of response headers with secret values: the names of secret members in bodies, and some that only headers have."""
+
+@cache
+def secret_header() -> re.Pattern[str]:
+    """Match names of response headers with secret values: names of secret members in bodies, and some that only headers have."""
+    names = "|".join(name.replace("~", "[-_]?") for name in (*SECRET_NAMES, *BARE_NAMES))
+    return re.compile(rf"(?:^|[-_.])(?:token|secret|credentials?|auth|cookie|signature|jwt|pwd)$|(?:{names})$")
 
 
 @lru_cache(2048)
@@ -141,7 +142,7 @@ def response_treatment(name: str) -> Treatment:
     name = name.lower()
     treatment = RESPONSE_TREATMENTS.get(name)
     if treatment is None:
-        treatment = "secret" if _SECRET_HEADER.search(name) else "binary" if name.endswith("-bin") else "seen"
+        treatment = "secret" if secret_header().search(name) else "binary" if name.endswith("-bin") else "seen"
     return treatment
 
 
@@ -183,9 +184,13 @@ def _redact_cookie(pair: str, replace: Replace) -> str:
 
 # -- addresses
 
-_SECRET_SUFFIX: Final = re.compile(
-    rf"(?:{'|'.join(name.replace('~', '[_-]?') for name in SECRET_NAMES)})$",
-)
+
+@cache
+def secret_suffix() -> re.Pattern[str]:
+    """Match names of parameters with secret values."""
+    return re.compile(rf"(?:{'|'.join(name.replace('~', '[_-]?') for name in SECRET_NAMES)})$")
+
+
 _SECRET_PARAMETER_NAMES: Final = frozenset(
     spelled
     for name in (*SECRET_PARAMETERS, *BARE_NAMES)
@@ -239,7 +244,7 @@ def _redact_parameter(part: str, replace: Replace, is_declared: IsDeclared) -> s
 def is_secret(name: str, value: str) -> bool:
     """Return whether a parameter's value is secret, by its name or, for an ambiguous name, by the value."""
     name = name.lower()
-    if name in _SECRET_PARAMETER_NAMES or _SECRET_SUFFIX.search(name):
+    if name in _SECRET_PARAMETER_NAMES or secret_suffix().search(name):
         return True
     # Measured in bytes, like the search of bodies, so that both searches decide the same when a value passes twice.
     is_long = len(value.encode("utf-8", "replace")) >= _MIN_KEY_LENGTH

@@ -156,7 +156,7 @@ class Redactor:
 
     def preparations(self) -> Sequence[Callable[[], object]]:
         """Return the first part of `prepare` in parts: what every text needs, in replay too."""
-        return self._table.preparations()
+        return *self._table.preparations(), redact_head.secret_header, redact_head.secret_suffix
 
     def stream_preparations(self) -> Sequence[Callable[[], object]]:
         """Return the rest of it in parts: what streams need, and values before their names."""

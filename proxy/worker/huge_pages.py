@@ -8,7 +8,6 @@ The kernel moves a range at once on request (madvise(2), MADV_COLLAPSE, Linux 6.
 """
 
 import asyncio
-import ctypes
 import sys
 from array import array
 from collections.abc import Iterable, Iterator
@@ -73,6 +72,8 @@ def _ranges_in_use(ranges: Iterable[int]) -> Iterator[int]:
 
 def move(start: int) -> bool:
     """Move a range to a huge page. Return whether it is there."""
+    import ctypes  # a worker that starts would wait for it
+
     try:
         madvise = ctypes.CDLL(None).madvise
     except (AttributeError, OSError):

@@ -10,7 +10,6 @@ from calls.model import Json, Request, header
 from calls.websocket_messages import opening_request
 from replay.misses.miss import MissedRequest, nearest_entry
 from replay.script import RecordedExchange
-from store.diff.word_diff import diff_words
 
 if TYPE_CHECKING:
     from replay.recording import Recording
@@ -67,6 +66,9 @@ def _with_words(difference: Difference) -> dict[str, Json]:
     document = difference.as_json()
     recorded, now = document["recorded"], document["now"]
     if difference.only_side is None and isinstance(recorded, str) and isinstance(now, str):
+        # A replay without misses needs it not.
+        from store.diff.word_diff import diff_words
+
         document["words"] = [[piece.fate, piece.text] for piece in diff_words(recorded, now)]
     return document
 

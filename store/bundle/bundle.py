@@ -10,7 +10,7 @@ import json
 import re
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass
 from decimal import Decimal
 from pathlib import Path
 from typing import IO, Any, Final, Literal, Protocol
@@ -388,14 +388,13 @@ class BundleTooLarge(Exception):
     """The bodies of the bundle together exceed the reader's limit."""
 
 
-@dataclass(slots=True)
-class _Reader:
+class _Reader(msgspec.Struct):
     _room: int | None
     _requests: RequestBodies
     _exchanges: int = 0
     _gaps: int = 0
     _effects: int = 0
-    _sha: Any = field(default_factory=hashlib.sha256)
+    _sha: Any = msgspec.field(default_factory=hashlib.sha256)
     _is_finished: bool = False
 
     def feed(self, number: int, line: bytes) -> BundleHead | Entry | Gap | EffectBatch | None:

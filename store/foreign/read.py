@@ -6,7 +6,6 @@ import re
 import tempfile
 import zlib
 from collections.abc import Iterator
-from dataclasses import dataclass
 from pathlib import Path
 from stat import S_ISDIR, S_ISREG
 from typing import IO, Any, Final, cast
@@ -14,7 +13,6 @@ from typing import IO, Any, Final, cast
 import msgspec
 
 from store.bundle.bundle import CONFLICT, CONFLICTED
-from store.foreign import httprr
 from store.foreign.contents import Format, Found, NotReadable
 
 LARGEST: Final = 512 << 20
@@ -34,8 +32,7 @@ _SUFFIXES: Final = re.compile(r"(\.(ya?ml|json|har|jsonl|ndjson|cassette|llm|vcr
 _GZIP: Final = b"\x1f\x8b"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Source:
+class Source(msgspec.Struct, frozen=True, kw_only=True):
     """An open file."""
 
     form: Format
@@ -111,6 +108,9 @@ def detect_format(data: Any) -> Format:
         if _BUNDLE.search(data):
             return "bundle"
         raise NotReadable(f"its first line is {CONFLICTED}")
+    # Most files are bundles: its imports would take as long as reading one.
+    from store.foreign import httprr
+
     if first.startswith(httprr.MARK):
         return "httprr"
     if not first.startswith((b"{", _MARK)):
@@ -160,6 +160,8 @@ def _read_items(data: Any, form: Format) -> Iterator[Found]:
         case "jsonl":
             return jsonl.read_jsonl(_lines(data))
         case "httprr":
+            from store.foreign import httprr
+
             return httprr.read_httprr(bytes(data))
         case "vcr":
             plain = bytes(_without_mark(data))

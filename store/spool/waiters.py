@@ -3,7 +3,8 @@
 import asyncio
 import threading
 from collections.abc import Callable
-from dataclasses import dataclass
+
+import msgspec
 
 from store.spool.errors import SpoolBroken
 
@@ -11,8 +12,7 @@ type Verdict = SpoolBroken | bool
 """Whether a record is as durable as configured, or why it never will be."""
 
 
-@dataclass(frozen=True, slots=True)
-class _Waiter:
+class _Waiter(msgspec.Struct, frozen=True):
     sequence: int
     future: asyncio.Future[None]
 

@@ -5,7 +5,6 @@ A pattern is a sequence of parts. Besides the whole pattern, a scanner must reco
 """
 
 from collections.abc import Iterable
-from dataclasses import dataclass
 from functools import reduce
 
 import msgspec
@@ -14,8 +13,7 @@ JOINT = "~"
 """Matches any separator or none between the words of a name in a `Word`: `api~key` is apikey, api_key, api-key, "api key"."""
 
 
-@dataclass(frozen=True, slots=True)
-class Word:
+class Word(msgspec.Struct, frozen=True):
     """One of several literal texts."""
 
     texts: tuple[str, ...]
