@@ -11,6 +11,7 @@ from collections.abc import Callable, Sequence
 from typing import Final, cast
 
 from calls.model import Headers, Outcome
+from proxy.capture.connections.reset import reset_after_data
 from proxy.lane.admission import TunnelTarget, admitted_request, handover_reason, has_named_run, tunnel_target
 from proxy.lane.connection_base import DISCARD_BYTES, LINGER, ClientConnection, LaneContext
 from proxy.lane.exchange import DownstreamHead, LaneExchange
@@ -79,6 +80,8 @@ class Http1Connection(ClientConnection, asyncio.Protocol):
         """Whether the connection takes no further requests."""
 
         self._is_gone = False
+        self._ends_by_close = False
+        """Whether an orderly close of the connection completes the current response."""
 
     # asyncio.Protocol
 
@@ -288,6 +291,7 @@ class Http1Connection(ClientConnection, asyncio.Protocol):
     def send(self, head: DownstreamHead | None, data: bytes, *, is_last: bool = False, trailers: Headers = ()) -> None:  # noqa: ARG002 - part of the bytes
         if head is not None:
             data = head.raw + data
+            self._ends_by_close = head.ends_by_close
         if data and not self._is_gone:
             self._transport.write(data)
 
@@ -319,10 +323,12 @@ class Http1Connection(ClientConnection, asyncio.Protocol):
         if self._buffer and not self._is_feeding:
             self.data_received(b"")
 
-    def cut(self, code: int) -> None:  # noqa: ARG002 - HTTP/1.1 has no error codes
+    def cut(self, code: int, *, is_reset: bool) -> None:  # noqa: ARG002 - HTTP/1.1 has no error codes
         self.exchange = None
         self._is_leaving = True
-        if isinstance(self._transport, Tls):
+        if self._ends_by_close and (is_reset or not isinstance(self._transport, Tls)):
+            self.start_task(reset_after_data(self._transport, within=LINGER))
+        elif isinstance(self._transport, Tls):
             self._transport.cut()
         else:
             self._transport.close()

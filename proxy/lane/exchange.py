@@ -41,6 +41,9 @@ class DownstreamHead(msgspec.Struct):
     closes_connection: bool = False
     """Whether an HTTP/1.1 connection closes after this response."""
 
+    ends_by_close: bool = False
+    """Whether nothing but the close of an HTTP/1 connection tells where the body ends."""
+
     def with_field(self, name: str, value: str) -> "DownstreamHead":
         """Return a copy with one more field for the client, which is not recorded."""
         raw = self.raw and self.raw[:-2] + f"{name}: {value}\r\n\r\n".encode()
@@ -85,8 +88,11 @@ class Downstream(Protocol):
         """End the exchange. `closes`: take no further requests. `lingers`: the rest of the request is still being received, so
         keep reading for a while, so that the client sees the response."""
 
-    def cut(self, code: int) -> None:
-        """Break off after the data sent so far, so that the client notices that the response is incomplete."""
+    def cut(self, code: int, *, is_reset: bool) -> None:
+        """Break off after the data sent so far, so that the client notices that the response is incomplete.
+
+        `is_reset`: not by the end of a TLS connection without close_notify, which many clients take for an orderly end.
+        """
 
     def handle_fault(self, fault: BaseException) -> None:
         """End the connection after an internal error."""
@@ -275,9 +281,9 @@ class LaneExchange:
         self.release(keep=keep and not self.is_receiving)
         self.downstream.finish_exchange(closes=closes or self.request.closes_connection, lingers=self.is_receiving)
 
-    def cut(self, code: int = INTERNAL_ERROR) -> None:
-        """Break off the exchange on both sides."""
+    def cut(self, code: int = INTERNAL_ERROR, *, is_reset: bool = False) -> None:
+        """Break off the exchange on both sides. `is_reset`: see `Downstream.cut`."""
         self.is_over = True
         self.recording.record_close("refused", "the exchange was broken off")
         self.release(keep=False)
-        self.downstream.cut(code)
+        self.downstream.cut(code, is_reset=is_reset)

@@ -296,7 +296,9 @@ class RelayedExchange(LaneExchange):
             self.recording.record_close("completed")
             self.finish(keep=False, closes=closes or self.is_receiving)
 
-    def handle_disconnect(self, code: int, *, is_refused: bool = False, is_unanswered: bool = False) -> None:
+    def handle_disconnect(
+        self, code: int, *, is_refused: bool = False, is_unanswered: bool = False, is_reset: bool = False
+    ) -> None:
         if self.is_over or self.is_refused:
             return
         self._carrier = None
@@ -306,13 +308,13 @@ class RelayedExchange(LaneExchange):
             self._is_request_sent = False
             self._connect()
         else:
-            self._end_incomplete("the upstream broke off before its response was complete", code)
+            self._end_incomplete("the upstream broke off before its response was complete", code, is_reset=is_reset)
 
-    def _end_incomplete(self, why: str, code: int) -> None:
+    def _end_incomplete(self, why: str, code: int, *, is_reset: bool) -> None:
         self.recording.record_close("server_closed", why)
         if self._unsent_head is not None:
             self.handle_data(b"", ())
-        self.cut(code)
+        self.cut(code, is_reset=is_reset)
 
     def _can_retry(self, *, is_refused: bool, is_unanswered: bool) -> bool:
         untouched = not self._has_sent_data and self._response_head is None
@@ -322,7 +324,7 @@ class RelayedExchange(LaneExchange):
         self._carrier = None
         why = f"the upstream's response is malformed: {fault}"
         if self._response_head is not None:
-            self._end_incomplete(why, INTERNAL_ERROR)
+            self._end_incomplete(why, INTERNAL_ERROR, is_reset=True)
         else:
             self.refuse(Problem(502, "upstream_malformed", why))
 
@@ -335,7 +337,7 @@ class RelayedExchange(LaneExchange):
     def _give_up(self, why: str) -> None:
         if not self.is_over:
             self.recording.record_close("refused", why)
-            self.cut()
+            self.cut(is_reset=True)
 
     def check_timeouts(self, now: float) -> None:
         """End the exchange if the upstream has sent nothing for too long, even while the client still sends."""
@@ -352,7 +354,7 @@ class RelayedExchange(LaneExchange):
             self.refuse(Problem(504, "upstream_silent", why), "timed_out")
         else:
             self.recording.record_close("timed_out", why)
-            self.cut()
+            self.cut(is_reset=True)
 
     def set_client_full(self, *, is_full: bool) -> None:
         if self._carrier is not None:

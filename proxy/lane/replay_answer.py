@@ -8,6 +8,8 @@ from functools import partial
 from http import HTTPStatus
 from typing import Final
 
+from msgspec.structs import replace
+
 from calls.model import Body, Chunk, Headers, Outcome, Request
 from proxy.lane.admission import LaneRequest
 from proxy.lane.exchange import Downstream, DownstreamHead, LaneExchange
@@ -300,7 +302,8 @@ class ReplayedExchange(LaneExchange):
         if self._is_chunked:
             headers.append(("Transfer-Encoding", "chunked"))
         reason = answer.reason or (HTTPStatus(status).phrase if status in set(HTTPStatus) else "")
-        return self.downstream.make_head(status, reason, tuple(headers), is_http10=self._closes_connection)
+        head = self.downstream.make_head(status, reason, tuple(headers), is_http10=self._closes_connection)
+        return replace(head, ends_by_close=True) if self._closes_connection and not (sized or bodiless) else head
 
     def _buffer_piece(self, answer: Answer, data: bytes) -> None:
         """Record a piece if necessary, and keep it until `_flush` or the end sends it."""

@@ -48,8 +48,8 @@ class ResponseListener(Protocol):
     def handle_data(self, data: bytes) -> None:
         """Handle received data."""
 
-    def handle_disconnect(self, *, is_truncated: bool) -> None:
-        """Handle the end of the connection. `is_truncated`: without an orderly close."""
+    def handle_disconnect(self, *, is_truncated: bool, is_reset: bool = False) -> None:
+        """Handle the end of the connection. `is_truncated`: without an orderly close. `is_reset`: not even TCP's."""
 
     def set_upstream_full(self, *, is_full: bool) -> None:
         """Handle that the upstream's send buffer is full, or has room again."""
@@ -157,7 +157,8 @@ class Upstream(asyncio.Protocol):
         listener, self._listener = self._listener, None
         if listener is not None:
             try:
-                listener.handle_disconnect(is_truncated=is_lost or getattr(self._transport, "is_truncated", False))
+                is_truncated = is_lost or getattr(self._transport, "is_truncated", False)
+                listener.handle_disconnect(is_truncated=is_truncated, is_reset=is_lost)
             except Exception as fault:  # noqa: BLE001 - as above
                 listener.handle_fault(fault)
 

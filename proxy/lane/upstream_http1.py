@@ -38,9 +38,11 @@ class ResponseSink(Protocol):
     def handle_malformed(self, fault: str) -> None:
         """Handle that the response, or the rest of it, is malformed."""
 
-    def handle_disconnect(self, code: int, *, is_refused: bool = False, is_unanswered: bool = False) -> None:
+    def handle_disconnect(
+        self, code: int, *, is_refused: bool = False, is_unanswered: bool = False, is_reset: bool = False
+    ) -> None:
         """Handle that the upstream broke off. `is_refused`: it says that it has not processed the request. `is_unanswered`: it
-        sent nothing, on a reused connection."""
+        sent nothing, on a reused connection. `is_reset`: its connection broke."""
 
     def handle_fault(self, fault: BaseException) -> None:
         """Handle an internal error."""
@@ -162,13 +164,13 @@ class Http1Carrier:
     def _frame_end(self, data: bytes, trailers: Headers) -> bytes:  # noqa: ARG002 - they are in the bytes
         return data
 
-    def _downstream_head(self, head: ResponseHead, *, closes: bool) -> DownstreamHead:
+    def _downstream_head(self, head: ResponseHead, *, closes: bool, ends_by_close: bool = False) -> DownstreamHead:
         raw, fields = head.raw, head.fields
         if head.field_names.withheld_names:
             raw = without_fields(raw, head.field_names.lowered, head.field_names.withheld_names)
             # The record keeps what the upstream sent, including fields with Playhead's names.
             fields = tuple(field for field in fields if field[0].lower() != "alt-svc")
-        return DownstreamHead(head.status, head.reason, f"HTTP/{head.version}", fields, raw, (), closes)
+        return DownstreamHead(head.status, head.reason, f"HTTP/{head.version}", fields, raw, (), closes, ends_by_close)
 
     def _pass_on(self, part: BodyPart) -> None:
         if part.end is None:
@@ -241,9 +243,12 @@ class Http1Carrier:
             self._sink.handle_whole_response(self._downstream_head(head, closes=closes), data[:length])
             return
         self._body = body = response_body(frame)
-        closes = closes or isinstance(body, BodyUntilClose)
+        ends_by_close = isinstance(body, BodyUntilClose)
+        closes = closes or ends_by_close
         self._is_reusable = not (closes or self._request.closes_connection)
-        self._sink.handle_response(self._downstream_head(head, closes=closes), is_head_alone=not data)
+        self._sink.handle_response(
+            self._downstream_head(head, closes=closes, ends_by_close=ends_by_close), is_head_alone=not data
+        )
         if data:
             self.handle_data(data)
 
@@ -251,13 +256,15 @@ class Http1Carrier:
         self._upstream.drop()
         self._sink.handle_malformed(fault)
 
-    def handle_disconnect(self, *, is_truncated: bool) -> None:
+    def handle_disconnect(self, *, is_truncated: bool, is_reset: bool = False) -> None:
         if isinstance(self._body, BodyUntilClose) and not is_truncated:
             self._is_response_whole = True
             self._sink.handle_end((), b"", b"", ())
         else:
             self._sink.handle_disconnect(
-                INTERNAL_ERROR, is_unanswered=not self._has_answered and self._upstream.exchange_count > 1
+                INTERNAL_ERROR,
+                is_unanswered=not self._has_answered and self._upstream.exchange_count > 1,
+                is_reset=is_reset,
             )
 
     def handle_fault(self, fault: BaseException) -> None:
@@ -284,8 +291,8 @@ class ReframedForHttp2(Http1Carrier):
         lines = "".join(f"{name}: {value}\r\n" for name, value in sendable_trailers(trailers)).encode("latin-1")
         return self._frame_data(data) + b"0\r\n" + lines + b"\r\n"
 
-    def _downstream_head(self, head: ResponseHead, *, closes: bool) -> DownstreamHead:
-        converted = super()._downstream_head(head, closes=closes)
+    def _downstream_head(self, head: ResponseHead, *, closes: bool, ends_by_close: bool = False) -> DownstreamHead:
+        converted = super()._downstream_head(head, closes=closes, ends_by_close=ends_by_close)
         fields = converted.fields
         if head.field_names.withheld_names:
             fields = tuple(field for field in fields if not is_withheld(field[0].lower()))

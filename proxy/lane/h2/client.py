@@ -94,7 +94,7 @@ class H2Downstream(Flow):
         elif lingers:
             self.linger()
 
-    def cut(self, code: int) -> None:
+    def cut(self, code: int, *, is_reset: bool) -> None:  # noqa: ARG002 - the stream is reset in any case
         self.exchange = None
         self._client.break_off(self, code)
 

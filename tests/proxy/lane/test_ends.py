@@ -1,6 +1,9 @@
 """Responses before the end of their requests, clients that leave meanwhile, and data after a last request."""
 
 import asyncio
+import socket
+import struct
+import threading
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -257,3 +260,94 @@ async def test_all_that_came_before_an_upstream_broke_off_reaches_a_slow_client(
         with pytest.raises(StreamBroken, match=r"code 2$"):
             await peer.answer(stream)
     assert len(peer.streams[stream].body) == len(recorder.only.body("response")) == size
+
+
+# Bodies that end with their connection: an orderly close would complete them
+
+CLOSE_DELIMITED = [b"HTTP/1.1 200 OK\r\n\r\n", b"HTTP/1.0 200 OK\r\nContent-Type: text/event-stream\r\n\r\n"]
+
+
+def _reset(writer: asyncio.StreamWriter) -> None:
+    writer.get_extra_info("socket").setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+    writer.close()
+
+
+def _receive(port: int, request: bytes, may_read: threading.Event) -> tuple[bytes, bool]:
+    """Return what a client receives that reads only once it may, and whether its connection was reset."""
+    received = b""
+    with socket.socket() as client:
+        client.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+        client.connect(("127.0.0.1", port))
+        client.sendall(request)
+        may_read.wait()
+        try:
+            while data := client.recv(4096):
+                received += data
+        except ConnectionResetError:
+            return received, True
+    return received, False
+
+
+@pytest.mark.parametrize("head", CLOSE_DELIMITED)
+@pytest.mark.parametrize("is_reset", [True, False])
+async def test_a_body_that_ends_by_close_and_was_reset_has_no_orderly_end(
+    tmp_path: Path, head: bytes, is_reset: bool
+) -> None:
+    """And nothing of what came before the reset is lost, even where the client's system has no room for it yet."""
+    body, may_read = bytes(200_000), threading.Event()
+
+    async def handler(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.readuntil(b"\r\n\r\n")
+        writer.write(head + body)
+        await recorder.until(lambda: len(recorder.only.body("response")) == len(body))
+        if is_reset:
+            _reset(writer)
+
+    recorder = MemoryRecorder()
+    async with (
+        serving(handler) as upstream,
+        open_worker(tmp_path, recorder, upstreams={"api.test": f"http://127.0.0.1:{upstream.port}"}) as worker,
+    ):
+        receiving = asyncio.get_running_loop().run_in_executor(None, _receive, worker.port, ASK, may_read)
+        try:
+            await recorder.begun.wait()
+            await recorder.only.over.wait()
+        finally:
+            may_read.set()
+        received, was_reset = await receiving
+    assert (received.partition(b"\r\n\r\n")[2], was_reset) == (body, is_reset)
+    assert recorder.only.outcome == ("server_closed" if is_reset else "completed")
+
+
+@pytest.mark.parametrize("head", CLOSE_DELIMITED)
+async def test_a_body_in_tls_that_ends_by_close_and_was_reset_has_no_orderly_end(tmp_path: Path, head: bytes) -> None:
+    """Many clients take the end of a connection for the end of its TLS."""
+    part_arrived = asyncio.Event()
+
+    async def handler(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.readuntil(b"\r\n\r\n")
+        writer.write(head + b"part")
+        await part_arrived.wait()
+        _reset(writer)
+
+    async with (
+        serving(handler) as upstream,
+        open_worker(tmp_path, MemoryRecorder(), upstreams={"api.test": f"http://127.0.0.1:{upstream.port}"}) as worker,
+    ):
+        reader, writer = await connect_through(worker, "api.test:443")
+        writer.write(b"GET /x HTTP/1.1\r\nHost: api.test\r\n\r\n")
+        await reader.readuntil(b"part")
+        part_arrived.set()
+        with pytest.raises(ConnectionResetError):
+            await reader.read()
+        writer.close()
+
+
+async def test_a_replayed_body_that_ends_by_close_and_was_cut_has_no_orderly_end(tmp_path: Path) -> None:
+    answer = Answer(status=200, reason="OK", http_version="HTTP/1.0", pieces=(Piece(0, b"part"),), end="cut")
+    may_read = threading.Event()
+    may_read.set()
+    async with open_worker(tmp_path, answerer=ScriptedAnswerer(answer)) as worker:
+        received, was_reset = await asyncio.to_thread(_receive, worker.port, ASK, may_read)
+    assert received.endswith(b"\r\n\r\npart")
+    assert was_reset

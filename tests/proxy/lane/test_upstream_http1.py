@@ -85,7 +85,9 @@ class FakeSink:
     def handle_malformed(self, fault: str) -> None:
         self.end = "malformed"
 
-    def handle_disconnect(self, code: int, *, is_refused: bool = False, is_unanswered: bool = False) -> None:
+    def handle_disconnect(
+        self, code: int, *, is_refused: bool = False, is_unanswered: bool = False, is_reset: bool = False
+    ) -> None:
         self.end = "broken", is_unanswered
 
     def handle_fault(self, fault: BaseException) -> None:
