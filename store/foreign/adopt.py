@@ -87,7 +87,8 @@ def adopt_bundle(adoption: Adoption, entries: Iterable[Found], profiles: str, la
         yield writer.exchange(Entry(exchange=exchange))
     if not adoption.exchanges and adoption.skipped:
         raise NotReadable(
-            f"every entry was skipped; the first: {adoption.skipped[0].place}: {adoption.skipped[0].reason}"
+            f"every entry was skipped; the first: {adoption.skipped[0].place}: {adoption.skipped[0].reason};"
+            " choose another file if this is no recording"
         )
     for gap in adoption.gaps:
         yield writer.gap(gap)

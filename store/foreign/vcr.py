@@ -38,9 +38,14 @@ from store.foreign.parts import (
     parse_date,
     timestamp_ns,
 )
-from store.foreign.yamlvalues import STREAMED_LISTS, BadYaml, UnknownTag, members
+from store.foreign.yamlvalues import NO_ITEMS, STREAMED_LISTS, BadYaml, UnknownTag, members
 
 type Member = tuple[str, Any]
+
+_OTHER_FILE: Final = (
+    "it is neither a bundle of Playhead nor a cassette, an HTTP archive or another recording that Playhead reads;"
+    " choose another file, or make a bundle with: playhead export RUN -o FILE"
+)
 
 _GRPC: Final = "it is a gRPC call, whose HTTP messages were not kept"
 
@@ -55,11 +60,11 @@ def from_json(data: bytes) -> Iterator[Found]:
     try:
         value: Any = parse_json_leniently(data)
     except InvalidJson as error:
-        raise NotReadable(f"it is not valid JSON: {error}; record it again") from None
+        raise NotReadable(f"it is not valid JSON: {error}; choose another file, or record it again") from None
     if isinstance(value, list):
         return _pair_interactions(("interactions", item) for item in value)
     if not isinstance(value, dict):
-        raise NotReadable("it is not a cassette; choose another file")
+        raise NotReadable(_OTHER_FILE)
     return _pair_interactions(
         _list_members(value["data"] if isinstance(value.get("data"), dict) and "pairs" in value["data"] else value)
     )
@@ -68,23 +73,31 @@ def from_json(data: bytes) -> Iterator[Found]:
 def _list_members(value: Mapping[str, Any]) -> Iterator[Member]:
     for name, found in value.items():
         if name in STREAMED_LISTS and isinstance(found, list):
-            yield from ((name, item) for item in found)
+            yield from ((name, item) for item in found or (NO_ITEMS,))
         else:
             yield name, found
 
 
 def _until_broken(pairs: Iterator[Member]) -> Iterator[Member]:
-    """Yield the members up to the first that cannot be parsed, and then the reason as the member `broken`."""
+    """Yield the members up to the first that cannot be parsed, and then the error as a member without a name."""
     try:
         yield from pairs
     except BadYaml as error:
-        yield "broken", str(error)
+        yield "", error
 
 
 def _pair_interactions(pairs: Iterator[Member]) -> Iterator[Found]:
-    number = 0
+    number, is_cassette = 0, False
     halves: dict[str, deque[Any]] = {"request": deque(), "response": deque()}
     for name, value in pairs:
+        if isinstance(value, BadYaml):
+            if not number:
+                raise NotReadable(f"{value}; choose another file, or record it again")
+            yield SkippedEntry(place=f"all after interaction {number}", reason=str(value))
+            continue
+        is_cassette = is_cassette or name in STREAMED_LISTS
+        if value is NO_ITEMS:
+            continue
         match name:
             case "interactions" | "http_interactions" | "Entries" | "pairs":
                 number += 1
@@ -100,10 +113,6 @@ def _pair_interactions(pairs: Iterator[Member]) -> Iterator[Found]:
             case "grpc_interactions":
                 number += 1
                 yield SkippedEntry(place=f"interaction {number}", reason=_GRPC)
-            case "broken":
-                if not number:
-                    raise NotReadable(str(value))
-                yield SkippedEntry(place=f"all after interaction {number}", reason=str(value))
             case _:
                 pass
     for half, waiting in halves.items():
@@ -111,7 +120,7 @@ def _pair_interactions(pairs: Iterator[Member]) -> Iterator[Found]:
             number += 1
             yield SkippedEntry(place=f"interaction {number}", reason=f"it is an unpaired {half}")
     if not number:
-        raise NotReadable("it has no interactions; record it again")
+        raise NotReadable("it has no interactions; record it again" if is_cassette else _OTHER_FILE)
 
 
 def _interaction(number: int, value: Any) -> Found:

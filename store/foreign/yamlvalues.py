@@ -42,8 +42,12 @@ class UnknownTag(msgspec.Struct, frozen=True):
     tag: str
 
 
+NO_ITEMS: Final = UnknownTag(tag="")
+"""The value of one of `STREAMED_LISTS` that is an empty list."""
+
+
 def members(stream: IO[bytes] | bytes) -> Iterator[tuple[str, Value]]:
-    """Yield the members of the outermost mapping, and the items of `STREAMED_LISTS` one by one. Raises BadYaml meanwhile."""
+    """Yield the members of the outermost mapping, and the items of `STREAMED_LISTS` one by one (`NO_ITEMS` of an empty one). Raises BadYaml meanwhile."""
     try:
         yield from _Builder(_Parser(stream)).members()
     except yaml.YAMLError as error:
@@ -77,16 +81,20 @@ class _Builder:
                 documents += 1
                 yield from (("interactions", item) for item in self._items(1) if isinstance(item, dict))
             elif not isinstance(event, (yaml.StreamStartEvent, yaml.DocumentStartEvent, yaml.DocumentEndEvent)):
-                raise BadYaml("it does not begin with a mapping, as a VCR cassette does; choose another file")
+                raise BadYaml("it does not begin with a mapping, as a VCR cassette does")
         if not documents:
-            raise BadYaml("it is empty; save the cassette again")
+            raise BadYaml("it is empty")
 
     def _members(self) -> Iterator[tuple[str, Value]]:
         while not isinstance(event := self._next(), yaml.MappingEndEvent):
             name, first = _name(self._value(event, 1)), self._next()
             if name in STREAMED_LISTS and isinstance(first, yaml.SequenceStartEvent):
+                is_empty = True
                 for item in self._items(2):
+                    is_empty = False
                     yield name, item
+                if is_empty:
+                    yield name, NO_ITEMS
             else:
                 yield name, self._value(first, 1)
 

@@ -323,7 +323,15 @@ def test_a_compressed_bundle_is_read(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("content", "words"),
     [
-        (bytes(range(256)), "binary"),
+        (bytes(range(256)), "binary, or text in an unsupported encoding; choose another file"),
+        (b'{"x": 1}\n', "neither a bundle of Playhead nor a cassette, .* make a bundle with: playhead export"),
+        (b'{"broken": "x"}', "neither a bundle of Playhead nor a cassette"),
+        (b"openapi: 3.0.0\npaths: {}\n", "neither a bundle of Playhead nor a cassette"),
+        (b'{"interactions": []}', "no interactions; record it again"),
+        (b"interactions: []\nversion: 1\n", "no interactions; record it again"),
+        (b"import os\nprint(1)\n", "does not begin with a mapping, as a VCR cassette does; choose another file"),
+        (b"[project]\n", "not valid JSON: .*; choose another file"),
+        (b'{"x": 1}\n{"x": 2}\n', "line 1: it has no response; choose another file if this is no recording"),
         (b'{"request": {}, "response": 1}\n', "every entry was skipped; the first: line 1"),
         (b'{ "playhead": "bundle", "format": 99 }\n', "version 99"),
         (gzip.compress(b"{}", mtime=0)[:-9], "its gzip data is incomplete"),
