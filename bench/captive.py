@@ -72,7 +72,10 @@ def _microseconds(call: Callable[[], None], times: int) -> float:
     """CPU for each, of this process and of the proxy worker."""
     for _ in range(WARM):
         call()
-    served_by = [os.getpid(), *filter(_is_worker, _family(os.getppid()))]
+    workers = [*filter(_is_worker, _family(os.getppid()))]
+    if len(workers) != 1:
+        raise MeasurementFailed(f"the command has {len(workers)} proxy workers below its parent: {workers}")
+    served_by = [os.getpid(), *workers]
     before = sum(map(cpu_ns, served_by))
     for _ in range(times):
         call()
@@ -88,7 +91,8 @@ def _family(pid: int) -> list[int]:
 
 
 def _is_worker(pid: int) -> bool:
-    return b"proxy.worker.process" in Path(f"/proc/{pid}/cmdline").read_bytes()
+    """Whether it is the fork of a command that `proxy.processes.early_worker` makes. Its command line is the command's."""
+    return Path(f"/proc/{pid}/comm").read_text() == "playhead-worker\n"
 
 
 def cpu_ns(pid: int) -> int:
@@ -122,6 +126,8 @@ def start_command(stage: Stage, way: str) -> "subprocess.Popen[str]":
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         text=True,
+        # Otherwise a process forks the worker that stays ready for other commands, and is not below this one.
+        env={**os.environ, "PLAYHEAD_STORE_IDLE": "0"},
     )
 
 

@@ -44,6 +44,7 @@ from proxy.setting_values import (
     with_checks,
 )
 from proxy.worker_config import EngineName, Mode
+from store.datadir import default_data_directory
 
 UNKNOWN_SETTING = "there is no such setting; `playhead config` lists all"
 _OTHER_VARIABLES = ("run", "api", "proxy", "command", "uv", "inference_env", "questions")
@@ -93,13 +94,6 @@ def _check_names(names: tuple[str, ...]) -> tuple[str, ...]:
     if len(names) > MAX_NAMES:
         raise ValueError(f"{len(names)} names are more than the {MAX_NAMES} that can be looked for: list fewer")
     return names
-
-
-def default_data_directory() -> Path:
-    """Return this user's data directory. Root's is outside /root, because Postgres runs as another user."""
-    if os.geteuid() == 0:
-        return Path("/var/lib/playhead")
-    return Path(os.environ.get("XDG_DATA_HOME") or Path.home() / ".local/share") / "playhead"
 
 
 _read_mode: Final[Reader[Mode]] = one_of("record", "replay", "auto", "passthrough")

@@ -26,6 +26,13 @@ LAYOUT = 1
 _TOKEN = re.compile(r"[A-Za-z0-9._~-]+")
 
 
+def default_data_directory() -> Path:
+    """Return this user's data directory. Root's is outside /root, because Postgres runs as another user."""
+    if os.geteuid() == 0:
+        return Path("/var/lib/playhead")
+    return Path(os.environ.get("XDG_DATA_HOME") or Path.home() / ".local/share") / "playhead"
+
+
 class DataDirError(Exception):
     """The data directory cannot be used; the message says why and what to do."""
 

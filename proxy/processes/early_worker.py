@@ -11,6 +11,8 @@ import socket
 import sys
 from collections.abc import Mapping, Sequence
 from importlib import import_module
+from itertools import pairwise
+from pathlib import Path
 from typing import TYPE_CHECKING, Final, NoReturn
 
 if TYPE_CHECKING:
@@ -96,12 +98,30 @@ _waiting: list[EarlyWorker] = []
 
 def start_early_worker(arguments: Sequence[str], environment: Mapping[str, str]) -> None:
     """Start the worker of this command line, if it is of a command that will start one. In the worker this raises SystemExit."""
-    needs_one = arguments[:1] and arguments[0] in COMMANDS and "--" in arguments
-    if sys.platform == "linux" and needs_one and not set(HELP) & set(arguments[: list(arguments).index("--")]):
-        if keeps_nothing(environment):
-            for name in NEEDED_BY_BOTH:
-                import_module(name)
+    if sys.platform != "linux" or "--" not in arguments or not keeps_nothing(environment):
+        return
+    options = arguments[: list(arguments).index("--")]
+    if options and options[0] in COMMANDS and not set(HELP) & set(options):
+        for name in NEEDED_BY_BOTH:
+            import_module(name)
+        if not is_served_by_up(options, environment):
             _waiting.append(EarlyWorker())
+
+
+def is_served_by_up(options: Sequence[str], environment: Mapping[str, str]) -> bool:
+    """Whether the workers of a running `up` will serve the command, as far as that is known before its settings are read."""
+    from store.datadir import DataDir, default_data_directory
+
+    if options[0] != "record":
+        return False  # a replay has a worker of its own
+    places = [value for option, value in pairwise(options) if option == "--data"]
+    places += [option.removeprefix("--data=") for option in options if option.startswith("--data=")]
+    place = places[-1] if places else environment.get("PLAYHEAD_DATA") or default_data_directory()
+    data = DataDir(Path(place))
+    try:
+        return data.up_lock.is_held() and (data.read_notice("up") or {}).get("mode") in ("record", "auto")
+    except OSError:
+        return False  # the command reports it
 
 
 def keeps_nothing(environment: Mapping[str, str]) -> bool:

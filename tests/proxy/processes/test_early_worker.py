@@ -9,6 +9,7 @@ import pytest
 
 from proxy.processes import early_worker
 from proxy.processes.early_worker import start_early_worker, take_early_worker
+from store.datadir import open_data_dir
 
 IN_CI = {"CI": "true"}
 
@@ -62,6 +63,34 @@ def test_it_is_started_where_a_command_starts_one_and_none_stays_ready(
     start_early_worker(arguments, environment)
     assert (take_early_worker() is not None) is is_started
     assert take_early_worker() is None
+
+
+@pytest.mark.parametrize(
+    ("arguments", "mode", "is_started"),
+    [
+        (["record", "--data", "DIR", "--", "true"], "record", False),
+        (["record", "--data=DIR", "--run", "x", "--", "true"], "auto", False),
+        (["record", "--", "true"], "record", False),
+        (["record", "--data", "OTHER", "--", "true"], "record", True),
+        (["record", "--", "true", "--data", "OTHER"], "record", False),
+        (["record", "--", "true"], "replay", True),
+        (["replay", "x", "--", "true"], "record", True),
+    ],
+)
+def test_none_is_started_where_the_workers_of_up_serve_the_command(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, arguments: Sequence[str], mode: str, is_started: bool
+) -> None:
+    monkeypatch.setattr(early_worker, "EarlyWorker", object)
+    data = open_data_dir(tmp_path / "data")
+    data.announce("up", {"mode": mode})
+    arguments = [one.replace("DIR", str(data.root)).replace("OTHER", str(tmp_path)) for one in arguments]
+    environment = IN_CI | {"PLAYHEAD_DATA": str(data.root)}
+    with data.up_lock.hold():
+        start_early_worker(arguments, environment)
+        assert (take_early_worker() is not None) is is_started
+    # The notice of one that was killed is still there.
+    start_early_worker(arguments, environment)
+    assert take_early_worker() is not None
 
 
 @pytest.mark.own_interpreter
