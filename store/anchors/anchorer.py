@@ -12,21 +12,23 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
-from typing import Final
-
-import httpx2
+from typing import TYPE_CHECKING, Final
 
 from calls.proof.checkpoint import parse_note
 from calls.proof.tree import consistency_path
-from store.anchors.exchange import make_client
 from store.anchors.failure import AnchorContradiction, AnchorFailure
 from store.anchors.rows import Anchor, AnchorKind, newest_anchor_size, store_anchor
 from store.anchors.targets import AnchorTargets, TimestampTarget, WitnessTarget
-from store.anchors.witness import LoadPath, request_cosignature
 from store.database.connection import Database, DatabaseError
 from store.feed.feed import projects_in
 from store.proof.sealing import newest_checkpoint
 from store.proof.tiles import load_nodes
+
+if TYPE_CHECKING:
+    # Most store servers ask nobody, and would take a twentieth longer to start.
+    import httpx2
+
+    from store.anchors.witness import LoadPath
 
 log = logging.getLogger(__name__)
 
@@ -64,7 +66,7 @@ class _Question:
     known: int
     """The size of the checkpoint that this source has vouched for last."""
 
-    load_path: LoadPath
+    load_path: "LoadPath"
 
 
 class _Source(ABC):
@@ -79,7 +81,7 @@ class _Source(ABC):
         self.troubles: dict[str, Trouble] = {}
 
     @abstractmethod
-    async def ask(self, client: httpx2.AsyncClient, question: "_Question") -> Anchor:
+    async def ask(self, client: "httpx2.AsyncClient", question: "_Question") -> Anchor:
         """Ask it about a checkpoint. Raises `AnchorFailure`."""
 
 
@@ -90,7 +92,9 @@ class _Witness(_Source):
         super().__init__(target.verifier_key.name)
         self._target = target
 
-    async def ask(self, client: httpx2.AsyncClient, question: _Question) -> Anchor:
+    async def ask(self, client: "httpx2.AsyncClient", question: _Question) -> Anchor:
+        from store.anchors.witness import request_cosignature
+
         note = question.note
         line, at = await request_cosignature(client, self._target, note, question.known, question.load_path)
         return Anchor(parse_note(note).checkpoint.size, self.kind, self.name, at * _SECOND, line.encode())
@@ -103,8 +107,7 @@ class _Authority(_Source):
         super().__init__(target.url)
         self._target = target
 
-    async def ask(self, client: httpx2.AsyncClient, question: _Question) -> Anchor:
-        # Most store servers ask no authority.
+    async def ask(self, client: "httpx2.AsyncClient", question: _Question) -> Anchor:
         from store.anchors.timestamp import request_timestamp
 
         note = question.note
@@ -141,6 +144,8 @@ class Anchorer:
         """Ask until the task is cancelled."""
         if not self._sources:
             return
+        from store.anchors.exchange import make_client
+
         async with make_client() as client, asyncio.TaskGroup() as group:
             for source in self._sources:
                 group.create_task(self._follow(source, client))
@@ -166,11 +171,13 @@ class Anchorer:
     async def _ask_each(self, sources: Sequence[_Source]) -> None:
         if not sources:
             return
+        from store.anchors.exchange import make_client
+
         async with make_client() as client, asyncio.TaskGroup() as group:
             for source in sources:
                 group.create_task(self._anchor_projects(source, client))
 
-    async def _follow(self, source: _Source, client: httpx2.AsyncClient) -> None:
+    async def _follow(self, source: _Source, client: "httpx2.AsyncClient") -> None:
         while True:
             source.due.clear()
             pause = await self._anchor_projects(source, client)
@@ -180,7 +187,7 @@ class Anchorer:
             except TimeoutError:
                 pass
 
-    async def _anchor_projects(self, source: _Source, client: httpx2.AsyncClient) -> float | None:
+    async def _anchor_projects(self, source: _Source, client: "httpx2.AsyncClient") -> float | None:
         """Ask for all projects whose turn it is; return the seconds until the next turn, None if nothing is left to ask."""
         waits: list[float] = []
         try:
@@ -219,7 +226,7 @@ class Anchorer:
         return _Question(newest["note"], known, load_path) if size > known else None
 
     async def _anchor(
-        self, source: _Source, client: httpx2.AsyncClient, project: str, question: _Question, turn: _Turn
+        self, source: _Source, client: "httpx2.AsyncClient", project: str, question: _Question, turn: _Turn
     ) -> None:
         try:
             anchor = await source.ask(client, question)

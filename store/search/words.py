@@ -8,6 +8,7 @@ characters that overlap, and the last character by itself: any part of such a te
 import re
 import unicodedata
 from collections.abc import Iterator
+from functools import cache
 from typing import Final, NamedTuple
 
 LONGEST_WORD: Final = 64
@@ -22,7 +23,6 @@ _RUN: Final = re.compile(rf"([{_UNSPACED}]+)|[^\W_]+", re.UNICODE)
 _SPACED: Final = bytes(code if chr(code).isalnum() else ord(" ") for code in range(128)).lower() + bytes(128)
 """Translates ASCII text to its words in lower case, with spaces between them."""
 
-_POSITIONS: Final = tuple(f":{position} " for position in range(1, LAST_POSITION))
 _IS_UNSPACED: Final = re.compile(f"[{_UNSPACED}]")
 _LETTERS: Final = re.compile(r"[^\W_]+", re.UNICODE)
 _PIECE: Final = re.compile(rf"([{_UNSPACED}]+)|[^{_UNSPACED}]+")
@@ -59,6 +59,11 @@ def _normal(text: str) -> str:
     return "".join(letter for letter in folded if letter.isalnum() or unicodedata.combining(letter))[:LONGEST_WORD]
 
 
+@cache
+def _positions() -> tuple[str, ...]:
+    return tuple(f":{position} " for position in range(1, LAST_POSITION))
+
+
 def word_vector(text: str) -> str:
     """Return the words with their positions, as PostgreSQL reads a tsvector. It joins the positions of equal words, and keeps 255."""
     if text.isascii() and _has_short_words(spaced := text.encode().translate(_SPACED).decode()):
@@ -66,7 +71,7 @@ def word_vector(text: str) -> str:
         words = spaced.split()
         vector = [""] * (2 * len(words))
         vector[::2] = words
-        vector[1::2] = _POSITIONS[: len(words)]
+        vector[1::2] = _positions()[: len(words)]
         return "".join(vector)
     numbered = enumerate(_word_texts(text), 1)
     return " ".join([f"'{word}':{min(number, LAST_POSITION)}" for number, word in numbered if word])

@@ -7,7 +7,6 @@ from typing import Literal
 
 from calls.model import Body, Chunk, Exchange, Headers, Response
 from store.bundle.bundle import Bundle, Entry, bundle_lines
-from store.foreign.write import Export
 from store.snippets.secret_variables import SecretVariables, TextSpan, Variable
 from store.snippets.sent_request import NotCopyable, header_pieces, readable_body
 
@@ -20,6 +19,9 @@ def write_step(exchange: Exchange, form: FileForm, variables: SecretVariables, *
     if form == "jsonl":
         bundle = Bundle(run={"id": run}, profiles=profiles, entries=(Entry(exchange=replace(clean, run=run)),))
         return b"".join(bundle_lines(bundle)).decode()
+    # It is imported with YAML, and hardly ever needed.
+    from store.foreign.write import Export
+
     export = Export()
     entries = [Entry(exchange=clean, call={"complete": True})]
     pieces = export.vcr(entries) if form == "vcr" else export.har(entries, version("playhead"))

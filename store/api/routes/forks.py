@@ -17,7 +17,6 @@ from store.api.problems import Problem
 from store.api.replay_parameters import Overrides, check_edits, checked_overrides
 from store.api.routes.replays import new_report
 from store.api.routes.runs import require_run
-from store.generations.fork_agent import start_agent
 from store.generations.fork_point import last_complete_step
 from store.generations.names import newest_generation
 
@@ -74,6 +73,9 @@ async def post_fork(deps: TheDeps, run: RunId, fork_request: ForkRequest) -> Res
     if deps.run_modes is not None:
         deps.run_modes.mark_exclusive(deps.full_name(name))
     if fork_request.start and deps.fork_agent is not None:
+        # Its HTTP client takes a twentieth of the time in which a store server starts.
+        from store.generations.fork_agent import start_agent
+
         message = {"fork": name, "parent": run, "from": at, "project": deps.project}
         report |= {"agent": await start_agent(deps.fork_agent, message)}
     return JsonResponse(report, 201, {"location": f"/v1/replays/{name}"})
