@@ -30,6 +30,10 @@ class RunTokens:
 
     key: bytes = field(repr=False)
     directory: Path
+    _directory_text: str = field(init=False, repr=False)
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "_directory_text", str(self.directory))
 
     def token(self, run: str) -> str:
         """Return the run's token. It contains no colon and no character that a URL escapes."""
@@ -46,7 +50,7 @@ class RunTokens:
 
     def is_claimed(self, run: str) -> bool:
         """Whether requests for the run need its token."""
-        return is_claimed(self.directory, run)
+        return _has_claim(_claim_paths(self._directory_text, run))
 
     def is_token_of(self, run: str, presented: str) -> bool:
         """Whether this is the run's token."""

@@ -32,20 +32,20 @@ class Progress:
             self._map = mmap.mmap(handle, _COUNTER.size)
         finally:
             os.close(handle)
-        self._counter = memoryview(self._map).cast("Q")
+        self._records = int(_COUNTER.unpack_from(self._map)[0])
 
     @property
     def records(self) -> int:
         """The number of the last record that is in a segment."""
-        return self._counter[0]
+        return self._records
 
     def add(self, records: int) -> None:
         """Count records after they were written, so that every counted record is in its file."""
-        self._counter[0] += records
+        self._records += records
+        _COUNTER.pack_into(self._map, 0, self._records)
 
     def close(self) -> None:
         """Unmap the file."""
-        self._counter.release()
         self._map.close()
 
 

@@ -9,7 +9,7 @@ import json
 import os
 import re
 import zlib
-from collections.abc import Iterable
+from collections.abc import Sequence
 from pathlib import Path
 from struct import Struct
 from typing import Final, Literal, NamedTuple
@@ -82,8 +82,11 @@ def read_head(data: bytes) -> SegmentHead | None:
     return head
 
 
-def encode_frames(payloads: Iterable[bytes], salt: int) -> bytes:
+def encode_frames(payloads: Sequence[bytes], salt: int) -> bytes:
     """Encode each payload as a frame."""
+    if len(payloads) == 1:
+        (payload,) = payloads
+        return _FRAME.pack(MARK, len(payload), zlib.crc32(payload, salt)) + payload
     parts: list[bytes] = []
     for payload in payloads:
         parts += (_FRAME.pack(MARK, len(payload), zlib.crc32(payload, salt)), payload)

@@ -23,25 +23,26 @@ class Waiters:
     def __init__(self, lock: threading.Lock, verdict: Callable[[int], Verdict]) -> None:
         self._lock = lock
         self._verdict = verdict
-        self._waiters: list[_Waiter] = []
+        self.waiting: list[_Waiter] = []
+        """The tasks that wait. May be read from any thread: a task that starts to wait after a change has seen it."""
+
         self._is_scheduled = False
 
     def add(self, sequence: int) -> asyncio.Future[None]:
         """Return a future for a record. Call this under the lock, from the loop's thread."""
         future = asyncio.get_running_loop().create_future()
-        self._waiters.append(_Waiter(sequence, future))
+        self.waiting.append(_Waiter(sequence, future))
         return future
 
     def notify(self) -> None:
         """Resolve the futures whose verdict has changed. Call this from any thread after a change of state."""
-        # Without the lock: a task that starts to wait after the change has seen it.
-        if not self._waiters:
+        if not self.waiting:
             return
         with self._lock:
-            if self._is_scheduled or not any(self._verdict(waiter.sequence) for waiter in self._waiters):
+            if self._is_scheduled or not any(self._verdict(waiter.sequence) for waiter in self.waiting):
                 return
             self._is_scheduled = True
-            loop = self._waiters[0].future.get_loop()
+            loop = self.waiting[0].future.get_loop()
         try:
             loop.call_soon_threadsafe(self._resolve)
         except RuntimeError:
@@ -50,8 +51,8 @@ class Waiters:
     def _resolve(self) -> None:
         with self._lock:
             self._is_scheduled = False
-            verdicts = [(waiter, self._verdict(waiter.sequence)) for waiter in self._waiters]
-            self._waiters = [waiter for waiter, verdict in verdicts if not verdict]
+            verdicts = [(waiter, self._verdict(waiter.sequence)) for waiter in self.waiting]
+            self.waiting = [waiter for waiter, verdict in verdicts if not verdict]
         for waiter, verdict in verdicts:
             if not verdict or waiter.future.done():
                 continue  # still waiting, or cancelled

@@ -236,7 +236,8 @@ class Spool:
         if (
             self._queued_bytes > MAX_INLINE_WRITE
             or now < self._slow_until
-            or not self._write_lock.acquire(blocking=False)
+            # Without a keyword, for which CPython makes and searches a dict.
+            or not self._write_lock.acquire(False)
         ):
             return False
         try:
@@ -253,13 +254,20 @@ class Spool:
         with self._lock:
             batch, self._queue = self._queue, []
         try:
-            self._output.write(batch)
+            size = self._output.write(batch)
         except WriteFailed as failure:
             self._advance(batch[: failure.frames_written])
             with self._lock:
                 self._queue[:0] = batch[failure.frames_written :]
             return False
-        self._advance(batch)
+        with self._lock:
+            # Inlined `_advance`.
+            self._written += len(batch)
+            self._queued_bytes -= size
+            self._trouble = None
+            self._has_unsynced = True
+        if self._waiters.waiting:
+            self._waiters.notify()
         ended_at = time.monotonic()
         is_slow = ended_at - started_at > SLOW_WRITE
         if is_slow and self._was_slow:
