@@ -37,7 +37,7 @@ class SteadyClock:
     def __call__(self) -> int:
         """Return the current time."""
         wall, elapsed = self._wall_time(), self._elapsed()
-        if abs(wall - elapsed - self._offset) > TOLERANCE:
+        if not -TOLERANCE <= wall - elapsed - self._offset <= TOLERANCE:
             if self._jumped_at is None:
                 self._jumped_at = elapsed
             if elapsed - self._jumped_at < LASTING:

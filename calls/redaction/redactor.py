@@ -72,8 +72,9 @@ class RedactedHead(NamedTuple):
     """The index of the Content-Length, of which another number changes nothing else; None if there is not exactly one."""
 
 
-class RedactedAnswerHead(NamedTuple):
-    """A redacted response head."""
+# Not frozen: one is created for each call, as in `DownstreamHead`.
+class RedactedAnswerHead(msgspec.Struct):
+    """A redacted response head. Treat it as immutable."""
 
     headers: Headers
     redactions: int
@@ -83,29 +84,32 @@ class RedactedAnswerHead(NamedTuple):
     """Whether the body needs no redaction if `Redactor.is_clean` returns true for it."""
 
 
-class _ResponseShape(msgspec.Struct):
+class _ResponseShape:
     """What response heads with the same field names have in common."""
 
-    is_kept: bool
-    """Whether all values are kept, as far as the names decide, and no name contains a secret."""
+    __slots__ = ("clean_values", "encoding_at", "is_kept", "type_at")
 
-    type_at: int | None
-    encoding_at: int | None
-    """The indexes of Content-Type and Content-Encoding."""
+    def __init__(self, *, is_kept: bool, type_at: int | None, encoding_at: int | None) -> None:
+        self.is_kept = is_kept
+        """Whether all values are kept, as far as the names decide, and no name contains a secret."""
 
-    clean_values: tuple[str, ...] = ()
-    """The values of the last head in which no secret was found, unless they are long."""
+        self.type_at = type_at
+        self.encoding_at = encoding_at
+        """The indexes of Content-Type and Content-Encoding."""
+
+        self.clean_values: tuple[str, ...] = ()
+        """The values of the last head in which no secret was found, unless they are long."""
 
     def new_values(self, values: tuple[str, ...]) -> list[str]:
         """Return the values that are not those of the last head, in the same place."""
         old_values = self.clean_values
         if not old_values:
             return list(values)
-        return [value for value, old in zip(values, old_values, strict=True) if value != old]
+        return [value for at, value in enumerate(values) if value != old_values[at]]
 
     def remember(self, values: tuple[str, ...]) -> None:
         """Remember values in which no secret was found."""
-        self.clean_values = values if sum(map(len, values)) <= MAX_CACHED_LENGTH else ()
+        self.clean_values = values if len("".join(values)) <= MAX_CACHED_LENGTH else ()
 
 
 @lru_cache(4)
@@ -200,24 +204,29 @@ class Redactor:
         Line ends separate what is searched together. A secret in one part is found in the whole as well: to the rules, a line
         end before it is the same as the start of the text, and what follows it hides no match.
         """
+        # As few function calls as possible: nearly every answer is redacted by this method alone.
         shape, values = self._response_parts(headers)
-        kind, encoding = _value_at(values, shape.type_at), _value_at(values, shape.encoding_at)
+        kind = None if shape.type_at is None else values[shape.type_at]
+        encoding = None if shape.encoding_at is None else values[shape.encoding_at]
         if self._declared_secrets is not None or not is_plain(kind, encoding):
             return None
         if shape.is_kept and len(body) <= MAX_JOINED_BODY:
-            data = b"\n".join([*[_encode(value)[0] for value in shape.new_values(values)], body])
-            if self._table.is_clean(data) and not self._has_streamed_secret(body):
-                shape.remember(values)
+            new_values = shape.new_values(values)
+            data = _encode("\n".join([*new_values, ""]))[0] + body if new_values else body
+            if self._table.is_clean(data) and not (has_messages(body) and self._has_streamed_secret(body)):
+                if new_values:
+                    shape.remember(values)
                 return RedactedAnswerHead(headers, 0, kind, encoding, is_plain=True)
         return self.redact_response_head(headers) if self.is_clean(body) else None
 
     def _response_parts(self, headers: Headers) -> tuple[_ResponseShape, tuple[str, ...]]:
         """Return what is known by the names of a response head, and its values."""
-        names, values = zip(*headers, strict=True) if headers else ((), ())
+        names, values = tuple([name for name, _ in headers]), tuple([value for _, value in headers])
         shape = self._response_shapes.get(names)
         if shape is None:
             is_kept, type_at, encoding_at = _response_fields(names)
-            shape = _ResponseShape(is_kept and self._has_no_secret("\n".join(names)), type_at, encoding_at)
+            is_kept = is_kept and self._has_no_secret("\n".join(names))
+            shape = _ResponseShape(is_kept=is_kept, type_at=type_at, encoding_at=encoding_at)
             if len(self._response_shapes) >= HEAD_CACHE_SIZE:
                 self._response_shapes.clear()
             self._response_shapes[names] = shape
@@ -225,11 +234,11 @@ class Redactor:
 
     def is_clean(self, data: bytes) -> bool:
         """Whether a single search finds no secret in a whole body, which is true of nearly all."""
-        return self._table.is_clean(data) and not self._has_streamed_secret(data)
+        return self._table.is_clean(data) and not (has_messages(data) and self._has_streamed_secret(data))
 
     def _has_streamed_secret(self, data: bytes) -> bool:
         """Whether the messages of a whole stream contain a secret in pieces."""
-        return has_messages(data) and bool(StreamedText(self._table, self._key).feed(data, last=True))
+        return bool(StreamedText(self._table, self._key).feed(data, last=True))
 
     def for_request(self, method: str, url: str, headers: Headers) -> "Redactor":
         """Return the redactor for a request: this one, unless the profile for the request declares secrets."""

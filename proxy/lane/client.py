@@ -165,7 +165,7 @@ class Http1Connection(ClientConnection, asyncio.Protocol):
                         self._read_ahead(ahead=False)
                         return
                     data = rest
-                elif exchange.is_accepting:
+                elif exchange.is_receiving and not exchange.is_refused:
                     data = self._feed_body(exchange, data)
                 else:
                     break
@@ -178,7 +178,8 @@ class Http1Connection(ClientConnection, asyncio.Protocol):
         self._buffer = data
         if data or self._is_ahead:
             self._read_ahead(len(data) > AHEAD_BYTES)
-        if self.exchange is not None and self.exchange.is_accepting:
+        exchange = self.exchange
+        if exchange is not None and exchange.is_receiving and not exchange.is_refused:
             acknowledge_now(self._transport)
 
     def _feed_head(self, data: bytes) -> bytes | None:

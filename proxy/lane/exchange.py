@@ -124,6 +124,7 @@ class LaneExchange:
         self.request = request
         self.engine = downstream.engine
         self.recording = _NO_RECORDING
+        self._buffers_request = False
         self.is_receiving = True
         """Whether the request is still incomplete."""
 
@@ -183,21 +184,24 @@ class LaneExchange:
         if self.engine.config.mode_for(request.target.host, request.named_run) == "passthrough":
             return
 
-        def begin(recorder: RecorderInterface) -> RecordingInterface:
-            return recorder.begin(
-                run=request.identity.run,
-                run_evidence=request.identity.evidence,
-                step=request.identity.step,
-                actor=request.identity.actor,
-                method=request.method,
-                url=request.url,
-                http_version=self.downstream.version,
-                headers=request.headers,
-                buffers_request=buffers_request,
-                memo=request.memo,
-            )
+        self._buffers_request = buffers_request
+        self.recording = RecordingGuard(self.engine.recorder, request.identity.run, self._begin_with)
 
-        self.recording = RecordingGuard(self.engine.recorder, request.identity.run, begin)
+    def _begin_with(self, recorder: RecorderInterface) -> RecordingInterface:
+        request = self.request
+        identity = request.identity
+        return recorder.begin(
+            run=identity.run,
+            run_evidence=identity.evidence,
+            step=identity.step,
+            actor=identity.actor,
+            method=request.method,
+            url=request.url,
+            http_version=self.downstream.version,
+            headers=request.headers,
+            buffers_request=self._buffers_request,
+            memo=request.memo,
+        )
 
     def when_recorded(self, then: Callable[[], None], otherwise: Callable[[], None]) -> None:
         """Call `then` once everything reported is recorded, or `otherwise` if it cannot be and the policy is to refuse."""

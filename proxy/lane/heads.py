@@ -6,6 +6,7 @@ from functools import lru_cache
 from typing import Final, NamedTuple
 
 import httptools
+import msgspec
 
 from calls.model import Headers
 from calls.own_fields import is_own_field
@@ -81,8 +82,9 @@ class RequestHead(NamedTuple):
         return self.field_names.lowered
 
 
-class ResponseHead(NamedTuple):
-    """A response's head."""
+# Not frozen: one is created for each call, as in `DownstreamHead`.
+class ResponseHead(msgspec.Struct):
+    """A response's head. Treat it as immutable."""
 
     raw: bytes
     version: str
@@ -162,10 +164,11 @@ class ResponseHeadReader:
         """Return the head with these lines, as many as the last one has. Return None if it must be parsed as a whole."""
         if lines[0] != self._lines[0] or len(raw) > CACHED_HEAD_BYTES:
             return None
-        _, version, status, reason, old_fields, names, framing = last
-        fields, at, lowered = list(old_fields), -1, names.lowered
-        for line, old in zip(lines, self._lines, strict=True):
-            if line != old:
+        framing = last.framing
+        fields, at, lowered = list(last.fields), -1, last.field_names.lowered
+        old_lines = self._lines
+        for line in lines:
+            if line != old_lines[at + 1]:
                 # Anything else than printable ASCII is left to llhttp, and so is every spelling but the usual one.
                 text, name = line.decode("latin-1"), fields[at][0]
                 start, _, value = text.partition(": ")
@@ -178,7 +181,7 @@ class ResponseHeadReader:
                     return None
                 fields[at] = name, value
             at += 1
-        return ResponseHead(raw, version, status, reason, tuple(fields), names, framing)
+        return ResponseHead(raw, last.version, last.status, last.reason, tuple(fields), last.field_names, framing)
 
 
 @lru_cache(256)

@@ -39,6 +39,10 @@ class Tls(asyncio.Transport, asyncio.Protocol):
         super().__init__()
         self._incoming, self._outgoing = ssl.MemoryBIO(), ssl.MemoryBIO()
         self._tls = context.wrap_bio(self._incoming, self._outgoing, server_side=server_side, server_hostname=name)
+        # The C object inside has the same two methods, without a function of Python around them.
+        self._read, self._write = (
+            getattr(getattr(self._tls, "_sslobj", self._tls), name) for name in ("read", "write")
+        )
         self._protocol = protocol
         self._established: Callable[[Exception | None], None] | None = established
         self._closing = False
@@ -61,7 +65,7 @@ class Tls(asyncio.Transport, asyncio.Protocol):
         over = False
         try:
             while self._incoming.pending or not pieces:
-                if not (piece := self._tls.read(_READ_BYTES)):
+                if not (piece := self._read(_READ_BYTES)):
                     over = True
                     break
                 pieces.append(piece)
@@ -127,11 +131,11 @@ class Tls(asyncio.Transport, asyncio.Protocol):
     def write(self, data: bytes | bytearray | memoryview) -> None:
         if self._closing:
             return
-        sent_size = self._tls.write(data)
+        sent_size = self._write(data)
         if sent_size < len(data):
             rest = memoryview(data)[sent_size:]
             while rest:
-                rest = rest[self._tls.write(rest) :]
+                rest = rest[self._write(rest) :]
         self._transport.write(self._outgoing.read())
 
     def _flush(self) -> None:

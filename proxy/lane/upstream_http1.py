@@ -320,7 +320,10 @@ class ClientPool:
         self._is_closed = False
 
     def ready_carrier(self, address: UpstreamAddress, *, is_repeatable: bool) -> Carrier | None:
-        upstream = self.lend(address, is_repeatable=is_repeatable)
+        # Inlined `lend`, for the client's own connection.
+        upstream = self._idle.pop(address, None)
+        if upstream is None or upstream.is_gone:
+            upstream = self._upstreams.take_idle(address, is_repeatable=is_repeatable)
         return None if upstream is None else Http1Carrier(upstream, self)
 
     async def connect_carrier(self, address: UpstreamAddress) -> Carrier:

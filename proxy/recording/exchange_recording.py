@@ -76,6 +76,8 @@ class RecordingContext(Protocol):
     counts: Counter[str]
     body_limit: int
     on_failure: Policy
+    clean_reason: str
+    """The last reason of a response in which no secret was found."""
 
     def reserve_memory(self, size: int) -> bool:
         """Reserve memory for a piece of a body that has to be held. Return False if there is not enough."""
@@ -285,13 +287,17 @@ class Recording:
     def _write_whole_request(self, pieces: Sequence[tuple[int, bytes]], at: int) -> bool:
         """Write the complete request as one record, if possible."""
         body = pieces[0][1] if len(pieces) == 1 else b"".join([data for _, data in pieces])
-        if not (self._head.is_plain and self._can_store_unchanged(body)):
+        recorder, name = self._recorder, self.id
+        if not self._head.is_plain or len(body) > recorder.body_limit:
             return False
-        chunks = [Data(self.id, when, "request", data) for when, data in pieces]
-        if not self._write_together([self._started, *chunks, MessageEnded(self.id, at, "request", len(body))]):
+        if body and not recorder.redactor.is_clean(body):
+            return False
+        chunks = [Data(name, when, "request", data) for when, data in pieces]
+        number = recorder.outbox.write_together([self._started, *chunks, MessageEnded(name, at, "request", len(body))])
+        if number is None:
             return False
         self._request_pieces = None
-        self._first_number = self._last_number
+        self._first_number = self._last_number = number
         return True
 
     def _write_whole_response(
@@ -306,30 +312,24 @@ class Recording:
         head = recorder.redactor.redact_whole_response(headers, body)
         if head is None:
             return False
-        started = ResponseStarted(
-            name, at, status, recorder.redactor.redact_text(reason), version, head.headers, head.redactions
-        )
+        if reason != recorder.clean_reason:
+            redacted = recorder.redactor.redact_text(reason)
+            if redacted == reason:
+                recorder.clean_reason = reason
+            reason = redacted
+        started = ResponseStarted(name, at, status, reason, version, head.headers, head.redactions)
         message_end, exchange_end = MessageEnded(name, at, "response", len(body)), ExchangeClosed(name, at, "completed")
         together = (
             (started, Data(name, at, "response", body), message_end, exchange_end)
             if body
             else (started, message_end, exchange_end)
         )
-        if not self._write_together(together):
-            return False
-        self._is_closed = True
-        recorder.counts["exchanges/completed"] += 1
-        return True
-
-    def _can_store_unchanged(self, body: bytes) -> bool:
-        """Return whether a body needs neither truncation nor redaction."""
-        return len(body) <= self._recorder.body_limit and (not body or self._recorder.redactor.is_clean(body))
-
-    def _write_together(self, records: Sequence[Record]) -> bool:
-        number = self._recorder.outbox.write_together(records)
+        number = recorder.outbox.write_together(together)
         if number is None:
             return False
         self._last_number = number
+        self._is_closed = True
+        recorder.counts["exchanges/completed"] += 1
         return True
 
     def flush_request(self) -> None:

@@ -4,7 +4,6 @@ from typing import NamedTuple
 
 import msgspec
 
-from calls.model import Headers
 from calls.redaction.redactor import RedactedHead
 
 type Evidence = tuple[tuple[str, str], ...]
@@ -21,11 +20,6 @@ class RedactedStart(NamedTuple):
     actor: str | None
     head: RedactedHead
     """The head of the first of them."""
-
-    def headers_of(self, headers: Headers) -> Headers:
-        """Return the redacted headers of one of them."""
-        redacted, at = self.head.headers, self.head.length_at
-        return redacted if at is None else (*redacted[:at], headers[at], *redacted[at + 1 :])
 
 
 class HeadMemo(msgspec.Struct):

@@ -56,7 +56,9 @@ class SpoolOutbox:
         self._owed_records: deque[Record] = deque()
         self._gaps: dict[tuple[str, str], Gap] = {}
         self._counts: dict[tuple[str, str], int] = {}
-        self._faults = spool.fault_count
+        self.noted_faults = spool.fault_count
+        """The number of failures of the spool when `check_faults` noted one last."""
+
         self._timer: asyncio.TimerHandle | None = None
 
     def write(self, record: Record) -> int | str:
@@ -73,7 +75,8 @@ class SpoolOutbox:
         if self._owed_records or self._gaps:
             return None
         try:
-            return self._spool.append(encode_records(records), starts_exchange=isinstance(records[0], RequestStarted))
+            # Not `isinstance`, which asks the metaclass of these types.
+            return self._spool.append(encode_records(records), starts_exchange=type(records[0]) is RequestStarted)
         except SpoolError:
             return None
 
@@ -95,8 +98,8 @@ class SpoolOutbox:
 
     def check_faults(self, run: str) -> None:
         """Record a gap in this run if the spool has failed since the last check."""
-        if self._spool.fault_count != self._faults:
-            self._faults = self._spool.fault_count
+        if self._spool.fault_count != self.noted_faults:
+            self.noted_faults = self._spool.fault_count
             self.record_gap(run, self._spool.last_fault)
 
     def write_owed(self) -> bool:

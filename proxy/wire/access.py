@@ -96,7 +96,7 @@ class Access(msgspec.Struct, frozen=True, kw_only=True):
         """Return whether requests of this client may be recorded into a run, by its full name (`calls.project_runs`)."""
         presented = credentials[1] if credentials else ""
         # As in `has_ended_token`, but without further calls for nearly every request: its connection may have been admitted before.
-        if has_token_form(presented) and self.has_ended_token(credentials):
+        if presented and has_token_form(presented) and self.has_ended_token(credentials):
             return False
         known = self.run_tokens
         if known is None:

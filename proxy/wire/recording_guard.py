@@ -166,8 +166,10 @@ class RecordingGuard:
 
     def record_request(self, body: bytes) -> None:
         """Report a complete request body."""
-        if (recording := self._flushed_recording()) is not None:
-            # Inlined `_try_record`: nearly every call is reported by this method and `record_response` alone.
+        # Inlined, as in `record_response` and `is_recorded_now`: nearly every call is reported by these methods alone.
+        if self._pieces:
+            self._flush_pieces()
+        if (recording := self._recording) is not None:
             try:
                 recording.record_request(body, time.monotonic_ns() - self._started_at)
             except Exception as fault:  # noqa: BLE001 - the guard, as above
@@ -178,7 +180,9 @@ class RecordingGuard:
     ) -> None:
         """Report a complete response and, with `completes_exchange`, the end of the exchange."""
         self.is_open = self.is_open and not completes_exchange
-        if (recording := self._flushed_recording()) is not None:
+        if self._pieces:
+            self._flush_pieces()
+        if (recording := self._recording) is not None:
             at = time.monotonic_ns() - self._started_at
             try:
                 recording.record_response(
@@ -208,9 +212,10 @@ class RecordingGuard:
 
     def is_recorded_now(self) -> bool:
         """Return whether everything reported so far is recorded. If False, use `wait_until_recorded`."""
-        recording = self._flushed_recording()
+        if self._pieces:
+            self._flush_pieces()
         try:
-            return recording is not None and recording.is_recorded_now()
+            return (recording := self._recording) is not None and recording.is_recorded_now()
         except Exception as fault:  # noqa: BLE001 - the guard, as above
             self._fail(fault)
             return False

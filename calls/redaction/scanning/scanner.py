@@ -153,7 +153,7 @@ class RuleTable:
 
     def is_clean(self, data: bytes) -> bool:
         """Whether a whole text contains no secret and no encoded text."""
-        return self._anything_last(ANYWHERE, data, 0, len(data)) == _NOTHING  # type: ignore[no-any-return]
+        return self._anything_last(ANYWHERE, data, 0, len(data))[0][0] < 0  # type: ignore[no-any-return]
 
     def find_changeable(self, data: bytes, at: int) -> int:
         """Return the offset of the first byte of a secret, a complete lead or the beginning of a secret; -1 if none.
