@@ -68,6 +68,10 @@ UNUSABLE_ERRORS = (
 )
 
 
+SESSION_ERRORS = (asyncpg.ReadOnlySQLTransactionError, asyncpg.QueryCanceledError)
+"""Errors that may be due to a setting that the server had when the connection was opened, such as `default_transaction_read_only`
+of a server whose disk was full, or to a server that is not the primary any more. Open connections keep both."""
+
 ASYNCPG_ERRORS = (asyncpg.PostgresError, asyncpg.InterfaceError, asyncpg.InternalClientError)
 
 BadValue: type[Exception] = asyncpg.exceptions._base.DataError
@@ -101,8 +105,11 @@ def _translated_error(error: BaseException) -> DatabaseError | None:
         )
     if isinstance(error, UNUSABLE_ERRORS):
         return DatabaseUnusable(f"Postgres refuses access: {_error_text(error)}.")
-    if isinstance(error, UNAVAILABLE_ERRORS) or _is_broken(error):
+    if isinstance(error, UNAVAILABLE_ERRORS):
         return DatabaseUnavailable(f"Postgres is not available: {_error_text(error)}.")
+    if _is_broken(error):
+        # asyncpg's texts name its own states and functions.
+        return DatabaseUnavailable("Postgres is not available: the connection was closed.")
     return None
 
 
@@ -276,13 +283,12 @@ class Database:
             raise DatabaseUnavailable(self.obstacle)
         changed: set[str] = set()
         try:
-            with translate_errors():
-                async with self.engine.begin() as connection:
-                    driver = connection.sync_connection.connection.driver_connection  # type: ignore[union-attr]
-                    if driver is not None:
-                        driver.database = self
-                        changed = driver.changed_runs
-                    yield connection
+            async with self._translate_errors(), self.engine.begin() as connection:
+                driver = connection.sync_connection.connection.driver_connection  # type: ignore[union-attr]
+                if driver is not None:
+                    driver.database = self
+                    changed = driver.changed_runs
+                yield connection
         finally:
             self._note_end_of_transaction(changed)
 
@@ -291,14 +297,30 @@ class Database:
         """Acquire an asyncpg connection, which is faster than SQLAlchemy."""
         if self._pool is None:
             raise DatabaseUnavailable(self.obstacle)
-        with translate_errors():
-            async with self._pool.acquire() as connection:
-                # Taken before: once the connection is lost, the object of the pool stands for none.
-                changed = connection.changed_runs
-                try:
-                    yield connection
-                finally:
-                    self._note_end_of_transaction(changed)
+        async with self._translate_errors(), self._pool.acquire() as connection:
+            # Taken before: once the connection is lost, the object of the pool stands for none.
+            changed = connection.changed_runs
+            try:
+                yield connection
+            finally:
+                self._note_end_of_transaction(changed)
+
+    @contextlib.asynccontextmanager
+    async def _translate_errors(self) -> AsyncIterator[None]:
+        """Translate exceptions. After one of `SESSION_ERRORS`, the next commands use new connections."""
+        try:
+            with translate_errors():
+                yield
+        except DatabaseUnavailable as error:
+            if error.__cause__ is not None and isinstance(_root_error(error.__cause__), SESSION_ERRORS):
+                await self._replace_connections()
+            raise
+
+    async def _replace_connections(self) -> None:
+        """Close the open connections, those in use when they are given back."""
+        if self._pool is not None:
+            await self._pool.expire_connections()
+        await self.engine.dispose()
 
     def _note_end_of_transaction(self, changed: set[str]) -> None:
         """Note once more what has changed: what was loaded since `note_changed_runs` may be from before the transaction."""

@@ -1,8 +1,10 @@
-"""What a connection knows of types without asking the server."""
+"""What a connection knows of types without asking the server, and when connections are replaced."""
 
 import asyncpg
+import pytest
+from sqlalchemy import text
 
-from store.database.connection import ARRAYS, Database, _type_row
+from store.database.connection import ARRAYS, Database, DatabaseUnavailable, _type_row, translate_errors
 
 
 async def test_types_of_arrays_are_what_the_catalogues_say(database: Database) -> None:
@@ -12,3 +14,57 @@ async def test_types_of_arrays_are_what_the_catalogues_say(database: Database) -
     for oid in ARRAYS:
         row = _type_row(oid)
         assert {name: rows[oid][name] for name in row} == row
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        asyncpg.InternalClientError("cannot switch to state 12; another operation (2) is in progress"),
+        asyncpg.InterfaceError("cannot call Transaction.__aexit__(): the underlying connection is closed"),
+    ],
+)
+def test_what_broke_is_said_without_words_of_the_driver(error: Exception) -> None:
+    with (
+        pytest.raises(DatabaseUnavailable, match=r"^Postgres is not available: the connection was closed\.$"),
+        translate_errors(),
+    ):
+        raise error
+
+
+@pytest.mark.parametrize(
+    ("setting", "statement"),
+    [
+        ("default_transaction_read_only = on", "DELETE FROM runs"),
+        ("statement_timeout = '20ms'", "SELECT pg_sleep(0.1)"),
+    ],
+)
+async def test_what_only_held_for_a_session_does_not_outlive_it(
+    database_url: str, setting: str, statement: str
+) -> None:
+    """A server that was full, or not the primary, tells its sessions that they only read; those that begin later may write."""
+    owner = await asyncpg.connect(database_url)
+    name = await owner.fetchval("SELECT current_database()")
+    await owner.execute(f'ALTER DATABASE "{name}" SET {setting}')
+    database = Database(database_url)
+    try:
+        await database.connect()
+        for attempt in (_execute_directly, _execute_by_sqlalchemy):
+            # Both pools have a connection of then.
+            with pytest.raises(DatabaseUnavailable):
+                await attempt(database, statement)
+        await owner.execute(f'ALTER DATABASE "{name}" RESET ALL')
+        for attempt in (_execute_directly, _execute_by_sqlalchemy):
+            await attempt(database, statement)
+    finally:
+        await database.close()
+        await owner.close()
+
+
+async def _execute_directly(database: Database, statement: str) -> None:
+    async with database.connection() as connection:
+        await connection.execute(statement)
+
+
+async def _execute_by_sqlalchemy(database: Database, statement: str) -> None:
+    async with database.transaction() as connection:
+        await connection.execute(text(statement))
