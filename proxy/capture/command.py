@@ -46,6 +46,12 @@ PROJECT: Final = "PLAYHEAD_PROJECT"
 MOST_QUESTIONS: Final = 100_000
 """Bytes of that variable: Linux takes 128 KiB."""
 
+CAPTIVE_MODULES: Final = (
+    *("proxy.capture.namespace.launch", "proxy.capture.namespace.trust_files"),
+    "concurrent.futures.thread",
+)
+"""What a captive command needs once its proxy worker is ready."""
+
 MAX_SHOWN: Final = 8
 """Destinations that a summary lists."""
 
@@ -166,7 +172,7 @@ class PreparedCommand:
 
 def import_while_waiting(*modules: str) -> None:
     """Import what is needed once processes are ready, while they start: on another core this takes no time."""
-    own = ("proxy.capture.namespace.launch", "proxy.capture.namespace.trust_files") if sys.platform == "linux" else ()
+    own = CAPTIVE_MODULES if sys.platform == "linux" else ()
     for name in (*own, *modules):
         import_module(name)
 

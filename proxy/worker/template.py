@@ -30,6 +30,7 @@ import calls.profiles
 from calls.keys.key import make_key
 from calls.model import Body, Request
 from calls.redaction.redactor import Redactor
+from calls.route import load_claimants
 from proxy.capture.process import count_as_own
 from proxy.lane.tls import rehearse_handshake, server_context
 from proxy.processes.forked_process import peer_of
@@ -86,6 +87,7 @@ class Template:
     def __post_init__(self) -> None:
         self.context = describe_context()
         _import_all(NEEDED_BY_ALL)
+        load_claimants()
         # What it compiles is used by every redactor of this process, whatever its key is.
         self._redactor = Redactor(key=secrets.token_bytes(32), profiles=load_profiles())
         for compile_next in self._redactor.preparations():

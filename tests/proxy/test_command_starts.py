@@ -24,20 +24,30 @@ def import_in_fork(*names):
         if names == WORKER or names in FORKING:
             if unneeded := [name for name in NEEDED_BY_BOTH if name not in sys.modules]:
                 os._exit(bool(os.write(2, f"imported before the fork, and not needed: {unneeded}".encode())))
-        if names == WORKER and (late := [name for name in LATE if name in sys.modules]):
-            os._exit(bool(os.write(2, f"imported before the worker is ready: {late}".encode())))
+        if late := [name for name in LATE.get(names, ()) if name in sys.modules]:
+            os._exit(bool(os.write(2, f"imported by {names[0]} before it is ready: {late}".encode())))
         os._exit(0)
     if status := os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]):
         sys.exit(f"{names}: {status}")
 
 WORKER = ("proxy.worker.process", "proxy.lane.lane", "proxy.worker.replay_reports", "proxy.worker.replay_setup")
-LATE = ("cryptography", "ngh2", "http.client", "importlib.resources", "tomllib", "calendar", "proxy.worker.preloaded_recordings")
+STORE_SERVER = ("store.server", "store.api.app", "store.api.server")
 FORKING = (("proxy.cli.record",), ("proxy.cli.replay",))
+LATE = {
+    WORKER: (
+        *("cryptography", "ngh2", "http.client", "importlib.resources", "tomllib", "calendar", "ctypes"),
+        *("calls.dialects.openai.chat", "calls.telemetry", "store.diff.word_diff", "store.foreign.httprr"),
+        *("replay.forks.fork", "replay.overrides.prepare", "proxy.worker.preloaded_recordings"),
+    ),
+    STORE_SERVER: ("httpx2", "yaml", "store.foreign.write", "calls.dialects.openai.chat"),
+    **dict.fromkeys(FORKING, ("http.client", "urllib.request", "calls.model", "proxy.commands.override_file")),
+}
 for name in sys.argv[1:]:
     import_in_fork(f"proxy.cli.{name}")
 import_in_fork(*WORKER)
+import_in_fork(*STORE_SERVER)
 """
-"""`LATE`: what workers import when they are ready or when they need it, which took a third of their start."""
+"""`LATE`: what processes import when they are ready or when they need it, which took a third of a worker's start."""
 
 
 @pytest.mark.own_interpreter
