@@ -25,11 +25,14 @@ from msgspec.structs import replace
 
 from proxy.capture.process import Process, find_agent, read_process, redacted_command, start_of_process
 
-FIND_TIMEOUT: Final = 0.5
-"""Seconds that a connection waits until its owner is found."""
+FIND_TIMEOUT: Final = 3.0
+"""Seconds that a connection waits until its owner is found. On a busy machine a search of 20 ms may take a second."""
 
-SEARCH_TIMEOUT: Final = 0.25
-"""Seconds after which the search of all descriptors stops."""
+SEARCH_CPU_TIME: Final = 0.25
+"""Seconds of CPU after which the search of all descriptors stops, so that a busy machine does not end it."""
+
+KERNEL_TIMEOUT: Final = 0.25
+"""Seconds to wait for the kernel's answer."""
 
 MAX_WAITING: Final = 128
 """Connections that may wait for their owners at once. More are attributed to the machine."""
@@ -151,12 +154,14 @@ class Owners:
         assert self._search is not None
         self._waiting += 1
         found: Holder | None = None
+        search = self._pool.submit(self._search.find_holder, peer, local)
         try:
             async with asyncio.timeout(FIND_TIMEOUT):
-                future = self._pool.submit(self._search.find_holder, peer, local)
-                found = await asyncio.wrap_future(future)
+                found = await asyncio.wrap_future(search)
         except TimeoutError:
-            pass
+            # If this process did not run for so long, the search may have ended in time.
+            if search.done() and not search.cancelled():
+                found = search.result()
         finally:
             self._waiting -= 1
         return self._remember(peer, found)
@@ -224,7 +229,7 @@ class ProcessSearch:
         place = self._places.get(inode)
         if place and _is_link(*place, f"socket:[{inode}]"):
             return place
-        until = time.monotonic() + SEARCH_TIMEOUT
+        until = time.thread_time() + SEARCH_CPU_TIME
         for pid in self._candidate_pids():
             descriptor = self._find_descriptor_in(pid, inode)
             if descriptor is not None:
@@ -233,7 +238,7 @@ class ProcessSearch:
                 if len(self._recent) > MAX_RECENT:
                     self._recent.popitem(last=False)
                 return pid, descriptor
-            if time.monotonic() > until:
+            if time.thread_time() > until:
                 break
         return None
 
@@ -359,7 +364,7 @@ def _query_kernel(family: int, ends: list[bytes], source: int, target: int) -> i
     message = _MESSAGE.pack(_MESSAGE.size + len(query), _SOCK_DIAG_BY_FAMILY, _REQUEST, 1, 0) + query
     try:
         with socket.socket(socket.AF_NETLINK, socket.SOCK_RAW, _NETLINK_SOCK_DIAG) as kernel:
-            kernel.settimeout(SEARCH_TIMEOUT)
+            kernel.settimeout(KERNEL_TIMEOUT)
             kernel.send(message)
             answer = kernel.recv(4096)
     except OSError:

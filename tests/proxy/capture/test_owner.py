@@ -4,12 +4,17 @@ import asyncio
 import os
 import socket
 import sys
+import time
+from collections.abc import Callable
+from concurrent.futures import Future, ThreadPoolExecutor
+from itertools import count
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from proxy.capture import owner
-from proxy.capture.owner import Owners, ProcessSearch, _read_proc_net, socket_inode
+from proxy.capture.owner import Holder, Owner, Owners, ProcessSearch, _read_proc_net, socket_inode
 from proxy.capture.process import read_process
 from proxy.wire.access import Access
 from tests.support import wire
@@ -53,13 +58,44 @@ async def test_no_more_connections_wait_than_there_is_room_for_and_another_machi
     assert not owners.can_find(("127.0.0.1", 5), ("127.0.0.1", 6))
 
 
+class FinishedPool(ThreadPoolExecutor):
+    """Has finished each piece of work when it is submitted."""
+
+    def submit(self, work: Callable[..., Any], /, *args: Any, **options: Any) -> "Future[Any]":
+        future: Future[Any] = Future()
+        future.set_result(work(*args, **options))
+        return future
+
+
+async def test_an_owner_that_was_found_counts_although_the_time_is_up(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A process that did not run for a while sees the result and the end of its time at once."""
+    monkeypatch.setattr(owner, "FIND_TIMEOUT", 0)
+    owners, port = Owners("1f"), 6
+    holder = Holder(pid=1, start_time=2, descriptors=(3,), owner=Owner("agent.py-1-2"))
+    search = ProcessSearch(port)
+    monkeypatch.setattr(search, "find_holder", lambda *_: holder)
+    owners._search, owners._pool = search, FinishedPool(1)
+    assert await owners.find(("127.0.0.1", 5), ("127.0.0.1", port)) == "agent.py-1-2"
+
+
+def test_a_busy_machine_does_not_end_a_search(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Between two steps of the search hours may pass: only its own work counts."""
+    hours = count(0, 3600)
+    monkeypatch.setattr(time, "monotonic", lambda: float(next(hours)))
+    search = ProcessSearch(1)
+    with socket.socket() as sought, socket.socket():
+        inode, descriptor = os.fstat(sought.fileno()).st_ino, sought.fileno()
+        monkeypatch.setattr(search, "_candidate_pids", lambda: iter((1, os.getppid(), os.getpid())))
+        assert search._find_descriptor(inode) == (os.getpid(), descriptor)
+
+
 @pytest.mark.parametrize("engine", list(wire.ENGINES))
 @pytest.mark.parametrize("user", ["", "per-process:secret@"])
 async def test_a_client_that_names_no_run_is_recorded_under_its_process(
     tmp_path: Path, engine: str, user: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(wire, "engine", engine)
-    # A request does not wait longer than half a second for the name of its process; here a busy machine must not decide.
+    # A request does not wait longer than three seconds for the name of its process; here a busy machine must not decide.
     monkeypatch.setattr(owner, "FIND_TIMEOUT", 30)
     recorder = MemoryRecorder()
     async with (
