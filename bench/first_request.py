@@ -4,6 +4,9 @@ A `playhead up --mode replay` answers many small runs from its store, one after 
 four more follow, the last of them on another connection. Small runs are loaded ahead, which the script waits for. CPU is that of the store server and of the worker, for each run loaded. With another
 checkout both run in turns.
 
+The rows `stored_…` are the same for runs that are not loaded ahead: those of a database of which Playhead does not know who else
+writes to it. The store server's CPU then is for loading alone.
+
 The rows `command_…` are of workers as `playhead replay FILE` starts them: the first request, over TLS and half a second after the
 worker is ready (an agent takes longer to start), beside one on a later connection and beside later ones on the same connection.
 """
@@ -13,7 +16,6 @@ import base64
 import http.client
 import json
 import os
-import shutil
 import signal
 import ssl
 import statistics
@@ -22,7 +24,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Iterable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, Final
@@ -35,6 +37,7 @@ from calls.keys.key import make_key
 from calls.keys.profile import Profiles
 from store.active_profiles import load_profiles
 from store.bundle.bundle import Bundle, Entry, bundle_lines
+from store.embedded.postgres import ensure_server
 
 URL: Final = "http://api.openai.test/v1/chat/completions"
 TLS_URL: Final = "https://api.openai.test/v1/chat/completions"
@@ -59,9 +62,13 @@ def write_runs(directory: Path, runs: int, profiles: Profiles, url: str = URL) -
 
 
 @contextmanager
-def replaying(checkout: Path, data: Path, files: list[Path]) -> Iterator[tuple[int, dict[str, int]]]:
+def replaying(
+    checkout: Path, data: Path, files: list[Path], database: str | None = None
+) -> Iterator[tuple[int, dict[str, int]]]:
     """An `up` in mode replay with these runs in its store: the port of its proxy, and its processes."""
     environment = {**os.environ, "PYTHONPATH": str(checkout), "PLAYHEAD_DATA": str(data)}
+    if database is not None:
+        environment["PLAYHEAD_DATABASE_URL"] = database
     playhead = [sys.executable, "-P", "-c", COMMAND]
     subprocess.run(
         [*playhead, "import", *map(str, files)], env=environment, cwd=data.parent, capture_output=True, check=True
@@ -199,6 +206,28 @@ def measure_commands(checkouts: Mapping[str, Path], place: Path, rounds: int) ->
     return found
 
 
+def measure_rounds(
+    checkouts: Mapping[str, Path], place: Path, files: list[Path], runs: int, *, has_url: bool = False
+) -> dict[str, list[dict[str, float]]]:
+    """Measure each checkout's `up` in turns, so many runs in each round. `has_url`: its database is one of `--database-url`."""
+    found: dict[str, list[dict[str, float]]] = {name: [] for name in checkouts}
+    for number in range(len(files) // runs):
+        for side, checkout in checkouts.items():
+            directory = place / side
+            directory.mkdir(mode=0o711, parents=True, exist_ok=True)
+            with ExitStack() as stack:
+                database = stack.enter_context(ensure_server(directory / "pg")).dsn if has_url else None
+                imported = files if number == 0 else files[:1]
+                port, processes = stack.enter_context(replaying(checkout, directory / "data", imported, database))
+                found[side].append(measure(port, processes, number * runs, runs))
+    return found
+
+
+def add_prefix(cost: Mapping[str, float]) -> dict[str, float]:
+    """Name the rows of runs that are not loaded ahead."""
+    return {f"stored_{name}": value for name, value in cost.items()}
+
+
 def print_rows(costs_by_side: Mapping[str, list[dict[str, float]]]) -> None:
     """Print a row for each figure, with a column for each checkout."""
     for row in costs_by_side["this"][0]:
@@ -213,29 +242,23 @@ def main() -> None:
     parser.add_argument("--against", type=Path, help="another checkout, whose modules are compiled")
     parser.add_argument("--runs", type=int, default=40, help="runs of a round")
     parser.add_argument("--rounds", type=int, default=3)
-    parser.add_argument("--only", choices=("up", "command"), help="one half of the rows")
+    parser.add_argument("--only", choices=("up", "stored", "command"), help="these rows")
     options = parser.parse_args()
     checkouts = {"this": HERE} | ({"other": options.against.resolve()} if options.against else {})
     print(f"| | {' | '.join(checkouts)} |\n| --- {'| --- ' * len(checkouts)}|")
     with tempfile.TemporaryDirectory(prefix="bench-first-") as name:
         place = Path(name)
         place.chmod(0o711)
-        if options.only != "up":
+        if options.only not in ("up", "stored"):
             print_rows(measure_commands(checkouts, place, options.rounds * 5))
         if options.only == "command":
             return
-        found: dict[str, list[dict[str, float]]] = {name: [] for name in checkouts}
         files = write_runs(place, options.runs * options.rounds, load_profiles(None))
-        for number in range(options.rounds):
-            for side, checkout in checkouts.items():
-                data = place / side / "data"
-                data.parent.mkdir(mode=0o711, exist_ok=True)
-                if number == 0:
-                    shutil.rmtree(data, ignore_errors=True)
-                with replaying(checkout, data, files if number == 0 else files[:1]) as (port, processes):
-                    found[side].append(measure(port, processes, number * options.runs, options.runs))
-    print_rows(found)
-    print(json.dumps(found))
+        if options.only != "stored":
+            print_rows(measure_rounds(checkouts, place / "ahead", files, options.runs))
+        if options.only != "up":
+            stored = measure_rounds(checkouts, place / "stored", files, options.runs, has_url=True)
+            print_rows({name: [add_prefix(cost) for cost in costs] for name, costs in stored.items()})
 
 
 if __name__ == "__main__":

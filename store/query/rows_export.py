@@ -1,7 +1,7 @@
 """Export a run's rows for a replay on this machine (`store.bundle.rows_bundle`).
 
-The first request of a replay waits for this. So a run that can be held together is read on one connection, with as few statements
-as possible.
+The first request of a replay waits for this. So a run that can be held together is read by one statement: each further one costs the
+store server and Postgres a third of a millisecond, and a transaction two of them.
 """
 
 import json
@@ -17,9 +17,10 @@ from store.bundle.rows_bundle import COLUMNS, MAGIC, Effects, Parts, Rows, RowsH
 from store.bundle.stored_effects import EffectQueries
 from store.database.connection import Database
 from store.database.object_forms import fill_in, objects_of
+from store.database.rows import digest_text
 from store.database.schema_version import SCHEMA
 from store.generations.names import newest_generation
-from store.query.exchanges import ERASED_COUNT, HAS_LARGE, HELD_ROWS, PACKED_SIZE, TooLarge, erased_bodies
+from store.query.exchanges import HELD_ROWS, TooLarge, erased_bodies
 from store.query.rekey import read_keys, read_keys_of_many
 from store.query.rest_shapes import NO_STATS, run_shape
 
@@ -45,6 +46,20 @@ class RunHead:
     packed: int
     """Bytes of its packed rows."""
 
+    @property
+    def is_in_one_piece(self) -> bool:
+        """Whether its rows bundle is small."""
+        return self.batch is None and not self.has_effects
+
+
+type ExportedRun = tuple[RunHead, AsyncGenerator[bytes]]
+"""A run's head and its rows bundle, in pieces."""
+
+
+type NamedRows = Mapping[str, Any]
+"""The run of a name with its rows, as far as these are read together, and the `report` of the replay of that name, in a form of
+`blobs`."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RowsExporter:
@@ -57,25 +72,29 @@ class RowsExporter:
     project: str = "default"
     reads_large: bool = True
 
-    async def export(self, run: str, now: int) -> tuple[RunHead, AsyncGenerator[bytes]] | None:
+    async def export(self, run: str, now: int) -> ExportedRun | None:
         """Return a run's head and its rows bundle, in pieces; None if there is no such run.
 
         Raises `TooLarge`, and `BodyUnavailable` if retention has erased bodies of it.
         """
-        async with (
-            self.database.connection() as connection,
-            connection.transaction(isolation="repeatable_read", readonly=True),
-        ):
-            row = await connection.fetchrow(HEAD, self.project, run)
-            if row is None:
-                return None
-            head = self._run_head(row, now)
-            if head.batch is not None:
-                return head, self._stream_rows(head)
-            rows = await connection.fetch(ROWS, self.project, run)
-            keys = await read_keys(connection, run, self.project)
-            # Rows before parts: the parts to which a row refers are stored with it.
-            parts = await connection.fetch(PARTS, self.project, run)
+        return self.export_read(await self.read(run), now)
+
+    async def read(self, name: str) -> NamedRows:
+        """Read what there is of this name."""
+        async with self.database.connection() as connection:
+            found: NamedRows = await connection.fetchrow(NAMED, self.project, name, HELD_ROWS)
+        return found
+
+    def export_read(self, found: NamedRows, now: int) -> ExportedRun | None:
+        """Return what `export` returns for the run that was read, and raise what it raises."""
+        if found["id"] is None:
+            return None
+        head = self._run_head(found, now)
+        if head.batch is not None:
+            return head, self._stream_rows(head)
+        calls = _as_rows(found, "call", CALL_COLUMNS)
+        keys = {str(one["id"]): (digest_text(one["key"]), one["profile"]) for one in calls}
+        rows, parts = _as_rows(found, "row", COLUMNS), _as_rows(found, "part", PART_COLUMNS)
         return head, self._held_rows(head, rows, keys, parts)
 
     async def export_many(
@@ -143,7 +162,7 @@ class RowsExporter:
         frames = [head.frame]
         frames += [frame async for frame in self._row_frames(rows, keys)]
         frames += [frame async for frame in self._part_frames(parts)]
-        if not head.has_effects:
+        if head.is_in_one_piece:
             yield b"".join([*frames, encode_frame(Tail(len(rows), head.gaps))])
             return
         yield b"".join(frames)
@@ -207,6 +226,12 @@ class RowsExporter:
         ]
 
 
+def _as_rows(row: Mapping[str, Any], kind: str, columns: Sequence[str]) -> list[dict[str, Any]]:
+    """Return the rows of which a statement returned each column as an array."""
+    arrays = [row[f"{kind}_{column}"] or () for column in columns]
+    return [dict(zip(columns, values, strict=True)) for values in zip(*arrays, strict=True)]
+
+
 def _group_by_run(rows: Sequence[Any]) -> dict[str, list[Any]]:
     groups: dict[str, list[Any]] = {}
     for row in rows:
@@ -229,21 +254,30 @@ def _batches_by_objects(rows: Sequence[Any], columns: Sequence[str]) -> Iterator
         yield batch
 
 
-_HEAD_COLUMNS: Final = f"""
-    ({HAS_LARGE}) AS has_large, ({ERASED_COUNT}) AS erased, ({PACKED_SIZE}) AS packed,
-    EXISTS (SELECT FROM effects WHERE project = $1 AND run = $2) AS has_effects,
+_HEAD_COLUMNS: Final = """
+    coalesce(sizes.has_large, false) AS has_large,
+    CASE WHEN runs.bodies_erased_at IS NULL THEN 0 ELSE sizes.erased END AS erased,
+    coalesce(sizes.packed, 0) + coalesce(
+        (SELECT sum(octet_length(body)) FROM parts WHERE project = runs.project AND run = runs.id), 0
+    ) AS packed,
+    EXISTS (SELECT FROM effects WHERE project = runs.project AND run = runs.id) AS has_effects,
     (
         SELECT coalesce(json_agg(json_build_array(run, happened_at, reason, exchange, count) ORDER BY happened_at, id), '[]')
-        FROM gaps WHERE project = $1 AND run = $2
+        FROM gaps WHERE project = runs.project AND run = runs.id
     ) AS found_gaps
-"""  # noqa: S608 - constants
+"""
 
-HEAD = f"SELECT runs.*, {_HEAD_COLUMNS} FROM runs WHERE project = $1 AND id = $2"  # noqa: S608 - constants
+_SIZES: Final = """
+LATERAL (
+    SELECT bool_or(large) AS has_large, count(*) FILTER (WHERE request_digest IS NULL) AS erased,
+        sum(coalesce(octet_length(request_body), 0) + coalesce(octet_length(response_body), 0) + octet_length(head)) AS packed
+    FROM exchanges WHERE project = runs.project AND run = runs.id
+) AS sizes
+"""
 
 HEADS = f"""
-SELECT named.*, EXISTS (SELECT FROM replays WHERE project = $1 AND id = named.id) AS is_replay,
-    {_HEAD_COLUMNS.replace("$2", "named.id")}
-FROM runs AS named WHERE named.project = $1 AND named.id = ANY($2::text[])
+SELECT runs.*, EXISTS (SELECT FROM replays WHERE project = $1 AND id = runs.id) AS is_replay, {_HEAD_COLUMNS}
+FROM runs, {_SIZES} WHERE runs.project = $1 AND runs.id = ANY($2::text[])
 """  # noqa: S608 - constants
 
 ROWS = f"""
@@ -259,3 +293,32 @@ SELECT {", ".join(COLUMNS)} FROM exchanges WHERE project = $1 AND run = ANY($2::
 PARTS_OF_MANY = """
 SELECT DISTINCT ON (run, hash) run, hash, body FROM parts WHERE project = $1 AND run = ANY($2::text[]) ORDER BY run, hash, day
 """
+
+CALL_COLUMNS: Final = ("id", "key", "profile")
+PART_COLUMNS: Final = ("hash", "body")
+
+
+def _arrays(kind: str, columns: Sequence[str]) -> str:
+    """Return the expressions of `_as_rows`."""
+    return ", ".join(f"array_agg({column}) AS {kind}_{column}" for column in columns)
+
+
+_IS_HELD: Final = "NOT head.has_large AND head.erased = 0 AND head.packed <= $3"
+
+# One statement sees one state of the database, without a transaction. What cannot be held is not read.
+NAMED = f"""
+SELECT (SELECT report FROM replays WHERE project = $1 AND id = $2) AS report, head.*, found_rows.*, found_calls.*, found_parts.*
+FROM (SELECT) AS one
+LEFT JOIN (
+    SELECT runs.*, {_HEAD_COLUMNS} FROM runs, {_SIZES} WHERE runs.project = $1 AND runs.id = $2
+) AS head ON true
+LEFT JOIN LATERAL (
+    SELECT {_arrays("row", COLUMNS)} FROM ({ROWS}) AS ordered WHERE {_IS_HELD}
+) AS found_rows ON true
+LEFT JOIN LATERAL (
+    SELECT {_arrays("call", CALL_COLUMNS)} FROM calls WHERE project = $1 AND run = $2 AND {_IS_HELD}
+) AS found_calls ON true
+LEFT JOIN LATERAL (
+    SELECT {_arrays("part", PART_COLUMNS)} FROM ({PARTS}) AS ordered WHERE {_IS_HELD}
+) AS found_parts ON true
+"""  # noqa: S608 - constants

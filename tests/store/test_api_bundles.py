@@ -1,11 +1,16 @@
 """Bundles over REST: exported as imported, stored once however often they are sent, and never overwriting another run."""
 
+import json
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from dataclasses import replace
 from pathlib import Path
+from unittest.mock import patch
 
+import asyncpg
 import pytest
 
-from calls.events import Gap
+from calls.events import Gap, ReplayReported
 from calls.model import Exchange
 from store.api.routes import imports
 from store.bundle import rows_bundle as packed
@@ -13,6 +18,7 @@ from store.bundle.bundle import BadBundle, Bundle, bundle_lines, load_bundle, re
 from store.bundle.exchange_summary import summarize_exchange
 from store.database.connection import Database
 from store.database.schema_version import SCHEMA
+from store.ingest.batch_writer import BatchWriter
 from tests.store import exchanges as made
 from tests.store.house import EXAMPLE, PROFILES, RUN, House, import_bundle, is_problem, open_house
 from tests.store.samples import NOON, uuid7
@@ -84,6 +90,48 @@ async def test_the_rows_of_a_run_are_its_bundle_with_only_the_keys_of_its_calls(
             assert (named.run, named.requested, same and same.exchanges) == (run, None, rows.exchanges)
             in_short = [(*one[:-1], one.load_exchange()) for one in rows.entries.summaries()]
             assert in_short == [(*summarize_exchange(entry)[:-1], entry.exchange) for entry in whole.entries]
+
+
+async def test_the_rows_of_a_run_are_read_by_one_statement(tmp_path: Path, database: Database) -> None:
+    statements: list[str] = []
+    connect = database.connection
+
+    @asynccontextmanager
+    async def note_statements() -> AsyncIterator[asyncpg.Connection]:
+        async with connect() as connection:
+            connection.add_query_logger(note := lambda logged: statements.append(logged.query))
+            yield connection
+            connection.remove_query_logger(note)
+
+    async with open_house(tmp_path / "spool", database, follows=False) as house:
+        await import_bundle(house)
+        with (
+            patch.object(database, "connection", note_statements),
+            patch.object(database, "transaction", side_effect=AssertionError("a transaction takes two more")),
+        ):
+            assert (await house.api.get(f"/v1/replays/{RUN}/rows")).status_code == 200
+    assert len(statements) == 1
+
+
+async def test_a_replay_that_has_the_name_of_a_run_is_answered_by_its_own_recording(
+    tmp_path: Path, database: Database
+) -> None:
+    async with open_house(tmp_path / "spool", database, follows=False) as house:
+        await import_bundle(house)
+        await import_bundle(house, content("fork", conversation("fork")))
+        report = {"id": "fork", "run": RUN, "wishes": {"overrides": [], "fork": None, "options": {}}}
+        writer = BatchWriter(database, project="default", profile=PROFILES.digest, signal=house.signal)
+        await writer.write_batch((), replays=[ReplayReported("fork", json.dumps(report).encode())])
+        # What cannot be said of the run of that name does not matter.
+        async with database.connection() as connection:
+            await connection.execute("UPDATE exchanges SET request_digest = NULL WHERE run = 'fork'")
+            await connection.execute("UPDATE runs SET bodies_erased_at = 1 WHERE id = 'fork'")
+        answer = await house.api.get("/v1/replays/fork/rows")
+        named, recording = packed.read_named_recording(answer.content)
+        assert (named.run, named.requested) == (RUN, report["wishes"])
+        assert recording is not None
+        assert recording.exchanges == (await fetch_bundle(house, RUN)).exchanges
+        is_problem(await house.api.get("/v1/runs/fork/rows"), 410)
 
 
 async def test_rows_that_break_off_or_are_of_another_version_are_refused(tmp_path: Path, database: Database) -> None:

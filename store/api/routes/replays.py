@@ -3,8 +3,10 @@
 import asyncio
 import hmac
 import json
+import os
 import secrets
 from collections.abc import AsyncIterator
+from pathlib import Path
 from typing import Annotated, Any, Final, Literal
 
 from fastapi import APIRouter, Query, Request, Response
@@ -20,6 +22,7 @@ from store.api.problems import Problem, not_found
 from store.api.replay_parameters import Overrides, check_edits, checked_overrides
 from store.api.routes.runs import require_run
 from store.bundle.rows_bundle import PRELOAD_HEADER, NamedRecording, encode_frame, encode_named_rows
+from store.database.blobs import unpack
 from store.datadir import DataDir
 from store.generations.names import newest_generation
 
@@ -105,7 +108,7 @@ async def post_replay(deps: TheDeps, replay_request: ReplayRequest) -> Response:
 async def get_replay(deps: TheDeps, replay: RunId, settled: WhenReportsSettled) -> Response:
     """`verdict` is right, diverged, or unknown."""
     report = await deps.runs.replay(replay)
-    found = json.loads(report) if report else await asyncio.to_thread(_read_report_file, deps, replay)
+    found = json.loads(report) if report else await _read_report_file(deps, replay)
     if found is None:
         raise not_found("replay", replay, deps.project)
     return JsonResponse(found | settled.members)
@@ -114,22 +117,25 @@ async def get_replay(deps: TheDeps, replay: RunId, settled: WhenReportsSettled) 
 @router.get("/replays/{replay}/rows", include_in_schema=False)
 async def replay_rows(deps: TheDeps, replay: RunId) -> Response:
     """For Playhead's own workers: what answers requests under this name, which is that of a replay or of a run."""
-    stored = await deps.runs.replay(replay)
-    report = json.loads(stored) if stored else await asyncio.to_thread(_read_report_file, deps, replay)
+    exporter, now = deps.rows_exporter, deps.now()
+    found = await exporter.read(replay)
+    stored = found["report"]
+    report = json.loads(unpack(stored)) if stored else await _read_report_file(deps, replay)
     requested = (report or {}).get("wishes")
     run = replay if report is None or requested is None else str(report["run"])
-    exporter, now = deps.rows_exporter, deps.now()
-    exported = await exporter.export(run, now)
+    exported = exporter.export_read(found, now) if run == replay else await exporter.export(run, now)
     if exported is None and report is None:
         raise not_found("replay", replay, deps.project)
     labels = exported[0].labels if exported else {}
     if exported and (newest := newest_generation(run, {"labels": labels})) != run:
         await exported[1].aclose()
         exported = await exporter.export(newest, now)
-    head = NamedRecording(run, dict(labels), requested)
-    return StreamingResponse(
-        _following(encode_frame(head), exported[1] if exported else None), media_type="application/octet-stream"
-    )
+    head = encode_frame(NamedRecording(run, dict(labels), requested))
+    pieces = _following(head, exported[1] if exported else None)
+    if exported is None or exported[0].is_in_one_piece:
+        # To stream an answer takes longer than all else that is done for a small one here.
+        return Response(b"".join([piece async for piece in pieces]), media_type="application/octet-stream")
+    return StreamingResponse(pieces, media_type="application/octet-stream")
 
 
 @router.get("/preload", include_in_schema=False)
@@ -168,12 +174,18 @@ async def _following(head: bytes, rows: AsyncIterator[bytes] | None) -> AsyncIte
         head = b""
 
 
-def _read_report_file(deps: Deps, replay: str) -> dict[str, Any] | None:
+async def _read_report_file(deps: Deps, replay: str) -> dict[str, Any] | None:
     """Return the report that `playhead replay` has left in the data directory; it needs no store server for a replay."""
     if deps.data_directory is None:
         return None
+    file = DataDir(deps.data_directory).replays / f"{replay}.json"
+    # Of most names there is none, and to look for it takes less than to wait for a thread.
+    return await asyncio.to_thread(_read_report, deps, replay, file) if os.path.exists(file) else None  # noqa: ASYNC240
+
+
+def _read_report(deps: Deps, replay: str, file: Path) -> dict[str, Any] | None:
     try:
-        text = (DataDir(deps.data_directory).replays / f"{replay}.json").read_bytes()
+        text = file.read_bytes()
         report = json.loads(text) if len(text) <= LARGEST_REPORT else None
     except (OSError, ValueError):
         return None
