@@ -80,12 +80,16 @@ class RecorderInterface(Protocol):
 type _Piece = tuple[Side, bytes, int, ChunkKind]
 """Side, data, arrival time and kind."""
 
+type _ResponseHead = tuple[int, int, str, str, Headers]
+"""Arrival time, status, reason, version and headers."""
+
 
 class RecordingGuard:
     """Reports the events of one exchange, each once. Without a recorder it does nothing.
 
-    Pieces of bodies are reported a moment later, together with those of other exchanges: alone, with cold caches, a piece
-    costs several times as much. They are always reported before later events of the exchange.
+    Heads of responses and pieces of bodies are reported a moment later, together with those of other exchanges: alone, with
+    cold caches, a piece costs several times as much, and the first event of a stream would wait for its head to be redacted.
+    They are always reported before later events of the exchange.
     """
 
     __slots__ = (
@@ -107,7 +111,7 @@ class RecordingGuard:
         self._recorder = recorder
         self._recording: RecordingInterface | None = None
         self._run = run
-        self._pieces: list[_Piece] = []
+        self._pieces: list[_Piece | _ResponseHead] = []
         self._pending_bytes = 0
         self._must_refuse = False
         self.is_open = True
@@ -144,20 +148,27 @@ class RecordingGuard:
         return self._recording
 
     def _flush_pieces(self) -> None:
-        """Report the pieces that wait."""
+        """Report the head and the pieces that wait."""
         pieces, self._pieces, self._pending_bytes = self._pieces, [], 0
-        for side, data, at, kind in pieces:
+        for piece in pieces:
             if (recording := self._recording) is None:
                 return
             try:
-                recording.record_data(side, data, at, kind)
+                if len(piece) == 4:
+                    side, data, at, kind = piece
+                    recording.record_data(side, data, at, kind)
+                else:
+                    recording.record_response_head(*piece)
             except Exception as fault:  # noqa: BLE001 - the guard, as above
                 self._fail(fault)
 
     def record_response_head(self, status: int, reason: str, http_version: str, headers: Headers) -> None:
         """Report the head of the response."""
-        if (recording := self._flushed_recording()) is not None:
-            self._try_record(recording.record_response_head, self._elapsed_ns(), status, reason, http_version, headers)
+        if (recorder := self._recorder) is None:
+            return
+        self._pieces.append((time.monotonic_ns() - self._started_at, status, reason, http_version, headers))
+        if len(self._pieces) == 1:
+            recorder.call_soon(self._flush_pieces)
 
     def record_end(self, side: Side, trailers: Headers = ()) -> None:
         """Report the end of one side's message."""

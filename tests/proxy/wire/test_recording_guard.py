@@ -82,3 +82,18 @@ async def test_each_has_the_time_at_which_it_came(recorder: _Later, monkeypatch:
     guard.record_data("response", b"two")
     recorder.works[0]()
     assert times == [10, 30]
+
+
+async def test_the_head_of_a_response_is_told_with_its_pieces(recorder: _Later, guard: RecordingGuard) -> None:
+    guard.record_response_head(200, "OK", "HTTP/1.1", (("A", "b"),))
+    guard.record_data("response", b"one")
+    assert recorded_words(recorder) == []
+    assert len(recorder.works) == 1
+    recorder.works[0]()
+    assert recorded_words(recorder) == [("response",), ("data", "response", b"one")]
+
+
+async def test_the_head_of_a_response_is_told_before_its_end(recorder: _Later, guard: RecordingGuard) -> None:
+    guard.record_response_head(200, "OK", "HTTP/1.1", ())
+    guard.record_end("response")
+    assert recorded_words(recorder) == [("response",), ("ended",)]
