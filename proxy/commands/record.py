@@ -69,7 +69,11 @@ async def record(
         may_exist = is_named and _may_have_runs(processes)
         with reserve_port(LOOPBACK, 0) as port:
             store, worker_info, version = await _start_processes(
-                processes, port, code_directory, partial(prepared.start, isolation)
+                processes,
+                port,
+                code_directory,
+                partial(prepared.start, isolation),
+                needs_store=append or may_exist,
             )
         labels = {**version, **environment_label(variables_to_pin(os.environ)), **labels}
         processes.require_same_profiles(own_worker="mode" not in worker_info)
@@ -262,16 +266,23 @@ def _auto_session_text(api: Api, run: str) -> str | None:
 
 
 async def _start_processes(
-    processes: CommandProcesses, port: int, code_directory: Path | None, prepare: Callable[[], Awaitable[None]]
+    processes: CommandProcesses,
+    port: int,
+    code_directory: Path | None,
+    prepare: Callable[[], Awaitable[None]],
+    *,
+    needs_store: bool,
 ) -> tuple[StoreConnection, Mapping[str, Any], dict[str, str]]:
-    """Start the worker, and beside it `prepare` the command and ask Git: each takes a while. The store server may still start then."""
+    """Start the worker, and beside it `prepare` the command and ask Git: each takes a while. The store server may still start then.
+
+    Where nothing `needs_store` before the command begins, it starts when the worker has.
+    """
     try:
         async with asyncio.TaskGroup() as group:
             version = group.create_task(asyncio.to_thread(code_labels, code_directory)) if code_directory else None
-            store, worker_info = (
-                group.create_task(processes.reach_store_server(port, stays_ready=True)),
-                group.create_task(_find_worker(processes, port)),
-            )
+            worker_info = group.create_task(_find_worker(processes, port))
+            after = None if needs_store else worker_info
+            store = group.create_task(processes.reach_store_server(port, stays_ready=True, after=after))
             # Their processes have been started when this task continues.
             await asyncio.sleep(0)
             import_while_waiting()

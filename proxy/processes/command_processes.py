@@ -195,27 +195,40 @@ class CommandProcesses:
         with show_waiting("starting the store server"):
             return await self._find_or_start_store_server(port, stays_ready=stays_ready)
 
-    async def reach_store_server(self, port: int, *, stays_ready: bool) -> StoreConnection:
+    async def reach_store_server(
+        self, port: int, *, stays_ready: bool, after: "asyncio.Task[Any] | None" = None
+    ) -> StoreConnection:
         """Find the running store server, or begin to start one on `port`, which the caller has reserved.
 
-        One with a database of the user's is waited for: whether that answers is known before the command runs.
+        One with a database of the user's is waited for: whether that answers is known before the command runs. `after`: what is
+        done before one is started that nobody waits for yet, so that it has the processor to itself.
         """
         _require_store_server()
         if self.settings.database_url is None and await self._find_running_store_server() is None:
             with ExitStack() as stack:
                 reservation = stack.enter_context(reserve_store_server(self.data, LOOPBACK, port))
                 if reservation is not None:
-                    start = self._start_reserved(port, reservation, stack.pop_all(), stays_ready=stays_ready)
+                    start = self._start_reserved(
+                        port, reservation, stack.pop_all(), stays_ready=stays_ready, after=after
+                    )
                     self._starting = asyncio.get_running_loop().create_task(start)
                     return StoreConnection(f"http://{LOOPBACK}:{port}", self._starting)
         api = await self.connect_store_server(port, stays_ready=stays_ready)
         return StoreConnection(api.url, api)
 
     async def _start_reserved(
-        self, port: int, reservation: Reservation, reserved: ExitStack, *, stays_ready: bool
+        self,
+        port: int,
+        reservation: Reservation,
+        reserved: ExitStack,
+        *,
+        stays_ready: bool,
+        after: "asyncio.Task[Any] | None",
     ) -> Api | Failure:
         """Start a store server with the lock and the socket that are reserved for it. The Failure is for who needs it."""
         with reserved:
+            if after is not None:
+                await asyncio.wait([after])
             try:
                 child = await self.start_store_server(port, LOOPBACK, stays_ready=stays_ready, reservation=reservation)
             except Failure as failure:

@@ -12,6 +12,7 @@ import pytest
 from proxy.errors import Failure
 from proxy.processes.child_process import ChildProcess
 from proxy.processes.command_processes import CommandProcesses
+from proxy.processes.ports import reserve_port
 from proxy.settings import load_settings
 
 
@@ -89,3 +90,26 @@ async def test_a_command_whose_start_was_too_late_uses_or_replaces_the_store_ser
     assert failures == [
         f"another store server uses {data}: stop the `playhead` command that started it, or use another directory with --data DIR"
     ]
+
+
+async def test_a_store_server_that_nobody_waits_for_starts_when_the_worker_has(
+    data: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    has_begun = asyncio.Event()
+
+    async def begin(*_: Any, **__: Any) -> ChildProcess:
+        has_begun.set()
+        raise Failure("this one fails")
+
+    async with CommandProcesses(load_settings({"data": data}, None)) as processes, asyncio.TaskGroup() as group:
+        monkeypatch.setattr(processes, "start_store_server", begin)
+        is_worker_ready = asyncio.Event()
+        worker = group.create_task(is_worker_ready.wait())
+        with reserve_port("127.0.0.1", 0) as port:
+            store = await processes.reach_store_server(port, stays_ready=False, after=worker)
+            for _ in range(10):
+                await asyncio.sleep(0)
+            assert (store.is_starting, has_begun.is_set()) == (True, False)
+            is_worker_ready.set()
+            with pytest.raises(Failure, match="this one fails"):
+                await store.api()
