@@ -82,7 +82,7 @@ def answer_digest(exchange: Exchange, call: Call, plan: Plan | None = None) -> s
 
 
 def _write_answer(value: Json) -> bytes:
-    if is_plain(value) and (text := write_plain_sorted(value)).isascii() and b"\x7f" not in text:
+    if is_plain(value) and (text := write_plain_sorted(value)).isascii() and 0x7F not in text:
         return text
     return _write(value).encode()
 

@@ -247,9 +247,10 @@ class _Run:
 
 def _strip_separators(raw: bytes) -> bytes:
     """Return only the characters of base64, without line breaks and escapes."""
-    has_escapes = b"\\" in raw
-    chars = _SEPARATOR.sub(b"", raw) if has_escapes or b"\n" in raw else raw
-    if has_escapes or b"%" in raw:
+    # Numbers, as in `has_messages`.
+    has_escapes = 0x5C in raw
+    chars = _SEPARATOR.sub(b"", raw) if has_escapes or 0x0A in raw else raw
+    if has_escapes or 0x25 in raw:
         chars = _ESCAPED.sub(lambda match: b"+" if match.group()[-1:] in b"bB" else b"/", chars)
     return chars
 

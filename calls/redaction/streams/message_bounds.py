@@ -50,7 +50,7 @@ def has_messages(data: bytes) -> bool:
         return False  # one object, as `detect_kind` would find: this is nearly every body
     kind = detect_kind(data, "", is_whole=True)
     if kind == "sse":
-        return data.count(b"data:") > 1 or b'"token"' in data
+        return data.count(b"data:") > 1 or data.find(b'"token"') >= 0
     return bool(kind)
 
 
