@@ -12,7 +12,8 @@ def pytest_configure(config: pytest.Config) -> None:
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
-    if inspect.iscoroutinefunction(metafunc.function) and hasattr(metafunc.module, "opened"):
+    # By the function, not by a name: when it was renamed, the suite went on with one engine and nobody noticed.
+    if inspect.iscoroutinefunction(metafunc.function) and wire.open_worker in vars(metafunc.module).values():
         only = metafunc.definition.get_closest_marker("engine")
         metafunc.parametrize("engine", only.args if only else list(wire.ENGINES), indirect=True)
 
