@@ -34,7 +34,9 @@ METRICS: Final = {
     "answers": Metric(
         "standing", "Requests during replays, by how they were answered", ("replayed", "edited", "live", "miss")
     ),
-    "errors": Metric("code", "Requests that a worker answered with an error of its own, by code"),
+    "errors": Metric(
+        "code", "Requests that a worker answered with an error of its own, and handshakes that clients ended, by code"
+    ),
 }
 
 

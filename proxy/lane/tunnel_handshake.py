@@ -8,7 +8,6 @@ import time
 from typing import Final
 
 from calls.model import Outcome
-from proxy.capture.connections.destination import handshake_rejection
 from proxy.lane.admission import TunnelTarget, origin_in_tunnel, upstream_address
 from proxy.lane.client import Http1Connection
 from proxy.lane.connection_base import ClientConnection, LaneContext
@@ -124,8 +123,10 @@ class TunnelHandshake(ClientConnection, asyncio.Protocol):
     def _on_handshake(self, target: Origin, error: Exception | None) -> None:
         if error is not None:
             self._transport.abort()
-            if self._tunnel.captured is not None and (why := handshake_rejection(error)):
-                self._tunnel.captured.report_failure(why)
+            tunnel = self._tunnel
+            self.engine.failed_handshakes.report(
+                error, tunnel.host, tunnel.credentials, lambda: self.owner, tunnel.captured
+            )
         elif self._transport.get_extra_info("ssl_object").selected_alpn_protocol() != "h2":
             self._continue_http1(target, b"")
         else:

@@ -22,7 +22,6 @@ from mitmproxy.proxy.layers.tls import (
 )
 from mitmproxy.tls import ClientHelloData, TlsData
 
-from proxy.capture.connections.destination import handshake_rejection
 from proxy.mitm import tls
 from proxy.mitm.admission import authorize, check_head, origin_in_tunnel
 from proxy.mitm.connection import MitmConnection
@@ -155,8 +154,14 @@ class LayerChooser:
             case TlsFailedServerHook(data=failed):
                 _set_tls_error(failed)
             case TlsFailedClientHook(data=failed):
-                if connection.captured is not None and (why := handshake_rejection(failed.conn.error)):
-                    connection.captured.report_failure(why)
+                if connection.tunnel_host is not None:
+                    self.engine.failed_handshakes.report(
+                        failed.conn.error,
+                        connection.tunnel_host,
+                        connection.credentials,
+                        lambda: connection.owner,
+                        connection.captured,
+                    )
 
     def _next_layer(self, connection: MitmConnection, undecided: NextLayer) -> Layer | None:
         context, data = undecided.context, undecided.data_client()  # type: ignore[no-untyped-call]

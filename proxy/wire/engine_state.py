@@ -12,6 +12,7 @@ from urllib.parse import unquote, urlsplit
 import msgspec
 
 from proxy.capture.connections.destination import CapturedDestination
+from proxy.capture.connections.failed_handshakes import FailedHandshakes
 from proxy.capture.owner import Owners
 from proxy.errors import Failure
 from proxy.trust.ca import write_roots_file
@@ -79,6 +80,8 @@ class EngineState:
     message_memory: MemoryBudget = field(init=False, default_factory=MemoryBudget)
     """Bounds the memory for incomplete WebSocket messages on all connections."""
 
+    failed_handshakes: FailedHandshakes = field(init=False)
+
     alpn: dict[tuple[str, int], bytes] = field(init=False, default_factory=dict)
     """The ALPN protocol that each upstream chose, b"" for none, so that a client gets the one it would get without Playhead."""
 
@@ -95,6 +98,7 @@ class EngineState:
                 credentials = f"{unquote(parts.username)}:{unquote(parts.password or '')}".encode()
                 self.proxy_authorization = f"Basic {base64.b64encode(credentials).decode()}"
         self.owners = Owners(config.owner)
+        self.failed_handshakes = FailedHandshakes(config, self.recorder)
         self.set_listening_address(config.host, config.port)
 
     def set_listening_address(self, host: str, port: int) -> None:

@@ -2,6 +2,7 @@
 
 import re
 from collections.abc import Callable
+from typing import Literal, NamedTuple
 
 import msgspec
 
@@ -34,7 +35,14 @@ _ALERT = re.compile(
 _DISCONNECTED = re.compile(r"(left|closed|disconnected) (in|during) the handshake")
 
 
-def handshake_rejection(error: object) -> str | None:
+class HandshakeRejection(NamedTuple):
+    """Why a client ended its TLS handshake."""
+
+    code: Literal["ca_not_trusted", "client_left_handshake"]
+    reason: str
+
+
+def handshake_rejection(error: object) -> HandshakeRejection | None:
     """Explain why a client ended its TLS handshake, if that may be due to Playhead's certificate; else None.
 
     Clients on asyncio disconnect without an alert.
@@ -42,7 +50,13 @@ def handshake_rejection(error: object) -> str | None:
     text = str(error)
     fix = "have it trust Playhead's CA, or list the host under [tunnel]"
     if found := _ALERT.search(text):
-        return f"the client does not trust Playhead's certificate ({found[1].lower().replace('_', ' ')}): {fix}"
-    if _DISCONNECTED.search(text):
-        return f"the client left in the TLS handshake, perhaps because it does not trust Playhead's certificate: {fix}"
+        alert = found[1].lower().replace("_", " ")
+        return HandshakeRejection(
+            "ca_not_trusted", f"the client does not trust Playhead's certificate ({alert}): {fix}"
+        )
+    if isinstance(error, ConnectionError) or _DISCONNECTED.search(text):
+        return HandshakeRejection(
+            "client_left_handshake",
+            f"the client left in the TLS handshake, perhaps because it does not trust Playhead's certificate: {fix}",
+        )
     return None

@@ -261,6 +261,49 @@ async def test_a_host_on_the_tunnel_list_passes_undecrypted_and_is_noted(tmp_pat
     assert recorder.gaps == [("run-5", "localhost is on the tunnel list and was forwarded undecrypted", None)]
 
 
+async def test_a_client_that_does_not_trust_the_ca_is_named_once(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    recorder = MemoryRecorder()
+    async with open_worker(tmp_path, recorder) as worker:
+        for run in ("run-5", "run-5", "run-6"):
+            with pytest.raises(httpx.ConnectError, match="CERTIFICATE_VERIFY_FAILED"):
+                await asyncio.to_thread(_get_without_trust, worker.proxy(run))
+        await _wait_for_count(worker, "errors/ca_not_trusted", 3)
+    assert not recorder.exchanges
+    assert [(run, why.partition(" (")[0]) for run, why, _ in recorder.gaps] == [
+        (run, "a connection to api.test was refused by its client: the client does not trust Playhead's certificate")
+        for run in ("run-5", "run-6")
+    ]
+    assert caplog.text.count("a connection to api.test was refused by its client") == 1
+
+
+async def _wait_for_count(worker: Worker, counter: str, count: int) -> None:
+    async with asyncio.timeout(60):
+        while worker.config.counts[counter] < count:  # noqa: ASYNC110 - a counter sends no events
+            await asyncio.sleep(0.01)
+
+
+def _get_without_trust(proxy: str) -> None:
+    # Blocking, since clients on asyncio leave without an alert.
+    with httpx.Client(timeout=60, proxy=proxy, verify=ssl.create_default_context()) as client:
+        client.get("https://api.test/x")
+
+
+async def test_a_client_that_leaves_in_the_handshake_is_named_and_its_run_lacks_nothing(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    recorder = MemoryRecorder()
+    async with open_worker(tmp_path, recorder) as worker:
+        # Without an alert, as clients on asyncio.
+        async with httpx.AsyncClient(proxy=worker.proxy("run-5"), verify=ssl.create_default_context()) as client:
+            with pytest.raises(httpx.ConnectError, match="CERTIFICATE_VERIFY_FAILED"):
+                await client.get("https://api.test/x")
+        await _wait_for_count(worker, "errors/client_left_handshake", 1)
+    assert not recorder.gaps
+    assert "a connection to api.test was refused by its client: the client left in the TLS handshake" in caplog.text
+
+
 async def test_a_tunnel_is_not_let_inside_either(tmp_path: Path) -> None:
     async with (
         answering(OK) as upstream,
