@@ -38,8 +38,9 @@ class ModelWatch:
         """Append an entry for each model that answers for the first time."""
         calls = [entry for row in rows for entry in row.entries if isinstance(entry, CallStored) and _can_tell(entry)]
         changes: list[FeedEntry] = []
+        new = [one.id for one in calls]
         for call in calls:
-            known = await self._known_variants(connection, project, call, {one.id for one in calls})
+            known = await self._known_variants(connection, project, call, new)
             variant = (call.model_returned, call.fingerprint)
             if known and variant not in known and len(known) < MOST_VARIANTS:
                 changes.append(_change(call, next(reversed(known))))
@@ -58,11 +59,11 @@ class ModelWatch:
         yield
 
     async def _known_variants(
-        self, connection: asyncpg.Connection, project: str, call: CallStored, new: set[str]
+        self, connection: asyncpg.Connection, project: str, call: CallStored, new: Sequence[str]
     ) -> dict[_Variant, None]:
         name = (project, call.provider, call.model or "")
         if (known := self._known.get(name)) is None:
-            rows = await connection.fetch(VARIANTS, project, call.provider, call.model, list(new), MOST_VARIANTS)
+            rows = await connection.fetch(VARIANTS, project, call.provider, call.model, new, MOST_VARIANTS)
             known = self._known[name] = {(row["model_returned"], row["fingerprint"]): None for row in reversed(rows)}
             if len(self._known) > MOST_NAMES:
                 self._known.popitem(last=False)
