@@ -4,7 +4,7 @@ The members of a request are told by their names, which are much the same in all
 """
 
 import re
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Mapping
 from functools import lru_cache
 from typing import Any, Final, Literal, NamedTuple
 
@@ -67,11 +67,11 @@ def call_texts(call: Call, known_places: Collection[Place] = ()) -> list[CallTex
     found = dict.fromkeys([text for text in _all_texts(call, known_places) if _WORD.search(text.text)])
     texts: list[CallText] = []
     size = 0
-    for role, text in reversed(list(found)[-MOST_TEXTS:]):
-        size += len(text)
+    for one in reversed(list(found)[-MOST_TEXTS:]):
+        size += len(one.text)
         if size > MOST_CHARACTERS:
             break
-        texts.append(CallText(role, text[:LONGEST_TEXT]))
+        texts.append(one if len(one.text) <= LONGEST_TEXT else CallText(one.role, one.text[:LONGEST_TEXT]))
     return texts[::-1]
 
 
@@ -82,29 +82,31 @@ def summary_texts(summary: CallSummary) -> list[CallText]:
     return [CallText(role, text[:LONGEST_TEXT]) for role, text in (*answers, *arguments)]
 
 
-def _all_texts(call: Call, known_places: Collection[Place]) -> Iterator[CallText]:
+def _all_texts(call: Call, known_places: Collection[Place]) -> list[CallText]:
     if call.dialect == "generic":
-        yield from _plain_texts("arguments", call.request)
-        yield from _plain_texts("result", call.answer)
-        return
-    prompt_texts = dict.fromkeys(_message_texts(_without_places(call.request, known_places), "prompt", is_text=False))
-    yield from prompt_texts
+        return [*_plain_texts("arguments", call.request), *_plain_texts("result", call.answer)]
+    prompt_texts = _request_texts(_without_places(call.request, known_places))
+    texts = list(prompt_texts)
     if call.operation == "embeddings":
-        return
+        return texts
     if call.kind == "model":
         if call.text:
-            yield CallText("answer", call.text)
-        for tool in call.tool_calls:
-            yield CallText("arguments", f"{tool.name} {_value_text(tool.arguments)}")
+            texts.append(CallText("answer", call.text))
+        texts += [CallText("arguments", f"{tool.name} {_value_text(tool.arguments)}") for tool in call.tool_calls]
     else:
-        yield from _plain_texts("result", call.answer)
+        texts += _plain_texts("result", call.answer)
     if call.tool_results and not all(_is_among(result, prompt_texts) for result in call.tool_results):
-        prompt_texts = (
-            dict.fromkeys(_message_texts(call.request, "prompt", is_text=False)) if known_places else prompt_texts
-        )
+        prompt_texts = _request_texts(call.request) if known_places else prompt_texts
         for result in call.tool_results:
             if not _is_among(result, prompt_texts):
-                yield from _plain_texts("result", result)
+                texts += _plain_texts("result", result)
+    return texts
+
+
+def _request_texts(request: Json) -> dict[CallText, None]:
+    found: list[CallText] = []
+    _add_texts(found, request, "prompt", is_text=False)
+    return dict.fromkeys(found)
 
 
 def _without_places(request: Json, places: Collection[Place]) -> Json:
@@ -127,9 +129,8 @@ def _is_among(result: Json, texts: Collection[CallText]) -> bool:
     return bool(parts) and all(isinstance(part, str) and CallText("result", part) in texts for part in parts)
 
 
-def _plain_texts(role: Role, value: Json) -> Iterator[CallText]:
-    if value is not None:
-        yield CallText(role, _value_text(value))
+def _plain_texts(role: Role, value: Json) -> list[CallText]:
+    return [] if value is None else [CallText(role, _value_text(value))]
 
 
 def _value_text(value: Any) -> str:
@@ -142,32 +143,28 @@ def _value_text(value: Any) -> str:
         return dump_json(value).decode()
 
 
-def _message_texts(value: Json, role: Role, *, is_text: bool) -> Iterator[CallText]:
-    """Yield the texts in a part of a request. `is_text`: whether a text in its place is one that was written."""
+def _add_texts(found: list[CallText], value: Json, role: Role, *, is_text: bool) -> None:
+    """Add the texts in a part of a request. `is_text`: whether a text in its place is one that was written."""
     if isinstance(value, str):
         if is_text and not _is_data(value):
-            yield CallText(role, value)
-    elif isinstance(value, Mapping):
-        yield from _member_texts(value, _role_of(value, role))
-    elif isinstance(value, Sequence):
+            found.append(CallText(role, value))
+    elif isinstance(value, dict):
+        _add_member_texts(found, value, _role_of(value, role))
+    elif isinstance(value, list | tuple):
         for item in value:
-            yield from _message_texts(item, role, is_text=is_text)
+            _add_texts(found, item, role, is_text=is_text)
 
 
-def _member_texts(value: Mapping[str, Json], role: Role) -> Iterator[CallText]:
+def _add_member_texts(found: list[CallText], value: Mapping[str, Json], role: Role) -> None:
     for name, member in value.items():
         if name in _ARGUMENT_MEMBERS or (name == "input" and role == "arguments"):
-            yield CallText("arguments", f"{value.get('name', '')} {_arguments_text(member)}")
+            found.append(CallText("arguments", f"{value.get('name', '')} {_arguments_text(member)}"))
         elif name in _RESULT_MEMBERS:
-            yield from _plain_texts("result", member)
+            found += _plain_texts("result", member)
         elif name in _TEXT_MEMBERS:
-            yield from _message_texts(member, role, is_text=True)
-        elif (
-            not isinstance(member, str)
-            and isinstance(member, Mapping | list)
-            and name not in ("tools", "functions", "toolConfig", "source")
-        ):
-            yield from _message_texts(member, role, is_text=False)
+            _add_texts(found, member, role, is_text=True)
+        elif isinstance(member, dict | list) and name not in ("tools", "functions", "toolConfig", "source"):
+            _add_texts(found, member, role, is_text=False)
 
 
 def _arguments_text(value: Json) -> str:
