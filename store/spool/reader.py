@@ -21,6 +21,7 @@ from store.spool.segment import (
     read_head,
     segment_numbers,
     segment_path,
+    whole_frames,
 )
 
 _BLOCK = 1 << 20
@@ -256,15 +257,14 @@ class Reader:
         data = os.pread(segment.handle, min(max(limit, OVERHEAD), _BLOCK), segment.offset)
         if (size := frame_size(data, 0)) > len(data) and frame_at(data, 0, segment.head.salt) == "short":
             data = os.pread(segment.handle, size, segment.offset)
-        found: list[tuple[Position, bytes | memoryview]] = []
-        at = 0
-        while not isinstance(frame := frame_at(data, at, segment.head.salt), str):
-            start, at = frame
-            self._records += 1
-            # A large payload is not copied, because it may be a body of many megabytes.
-            payload = memoryview(data)[start:at] if at - start > _BLOCK else data[start:at]
-            found.append((Position(segment.number, segment.offset + at, self._records), payload))
-        segment.offset += at
+        # A large payload is not copied, because it may be a body of many megabytes.
+        frames = whole_frames(data, segment.head.salt, _BLOCK)
+        number, offset, first = segment.number, segment.offset, self._records + 1
+        found = [
+            (Position(number, offset + stop, record), payload) for record, (stop, payload) in enumerate(frames, first)
+        ]
+        self._records += len(found)
+        segment.offset += frames[-1][0] if frames else 0
         return found
 
     def _is_complete(self, segment: _Segment) -> bool:

@@ -110,6 +110,27 @@ def frame_at(data: bytes, at: int, salt: int) -> tuple[int, int] | Fault:
     return (start, stop) if zlib.crc32(memoryview(data)[start:stop], salt) == checksum else "bad"
 
 
+def whole_frames(data: bytes, salt: int, longest: int) -> list[tuple[int, bytes | memoryview]]:
+    """The payloads of the frames that the data begins with, each with its stop; those longer than `longest` are not copied.
+
+    They end at the first place where `frame_at` finds no frame.
+    """
+    found: list[tuple[int, bytes | memoryview]] = []
+    unpack, checksum_of, whole = _FRAME.unpack_from, zlib.crc32, memoryview(data)
+    at, last = 0, len(data) - OVERHEAD
+    while at <= last:
+        mark, size, checksum = unpack(data, at)
+        start = at + OVERHEAD
+        at = start + size
+        if mark != MARK or not 0 < size <= MAX_PAYLOAD or at > len(data):
+            break
+        payload = whole[start:at] if size > longest else data[start:at]
+        if checksum_of(payload, salt) != checksum:
+            break
+        found.append((at, payload))
+    return found
+
+
 def frame_size(data: bytes, at: int) -> int:
     """The size that the frame at an offset declares; 0 if the data ends before the frame's length."""
     if at + OVERHEAD > len(data):

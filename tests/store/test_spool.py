@@ -11,7 +11,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from store.spool import Position, Reader, Spool, SpoolBroken, SpoolFull, SpoolTaken, writer
-from store.spool.segment import OVERHEAD, segment_numbers
+from store.spool.segment import OVERHEAD, encode_frames, frame_at, segment_numbers, whole_frames
 from tests.store.disks import FaultyDisk
 
 payloads = st.lists(st.binary(min_size=1, max_size=300), max_size=40)
@@ -59,6 +59,21 @@ def test_what_goes_in_comes_out(anew: Path, records: list[bytes], segment_bytes:
     assert everything(reader, limit) == records
     assert reader.take_damage() == []
     assert reader.is_orphaned()
+
+
+@given(payloads, st.integers(0, 400), st.one_of(st.none(), st.integers(0, 255)), st.integers(0, 2**32 - 1))
+def test_frames_are_read_to_the_first_that_is_none(
+    payloads: list[bytes], place: int, changed: int | None, salt: int
+) -> None:
+    data = encode_frames(payloads, salt)
+    data = data[:place] if changed is None else data[:place] + bytes([changed]) + data[place + 1 :]
+    expected, at = [], 0
+    while not isinstance(frame := frame_at(data, at, salt), str):
+        start, at = frame
+        expected.append((at, data[start:at]))
+    found = whole_frames(data, salt, 100)
+    assert found == expected
+    assert all(isinstance(payload, memoryview) == (len(payload) > 100) for _, payload in found)
 
 
 def test_one_writer_after_another_adds_to_the_same_spool(directory: Path) -> None:
