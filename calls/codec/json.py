@@ -58,6 +58,9 @@ def exact_decoder(constant: Callable[[str], Json]) -> json.JSONDecoder:
 
 
 _strict_decoder = exact_decoder(_refuse_constant)
+_OPENING = ("{", "[")
+_SPACE = " \t\r\n"
+_scan: Callable[[str, int], tuple[Any, int]] = _strict_decoder.scan_once  # type: ignore[attr-defined] # what `decode` calls
 _lenient_decoder = json.JSONDecoder(parse_float=Decimal, parse_int=_parse_integer, parse_constant=str)
 
 
@@ -140,17 +143,23 @@ _PLAIN_KINDS = frozenset((str, int, bool, NoneType, dict, list))
 
 def is_plain(value: Json) -> bool:
     """Whether a value has only texts, integers, truth values, nulls, arrays and objects: msgspec writes these as Python does."""
-    if (kind := type(value)) not in _PLAIN_KINDS:
-        return False
-    if kind is not dict and kind is not list:
-        return True
-    items = value.values() if kind is dict else value  # type: ignore[union-attr] # its type was compared above
-    kinds = set(map(type, items))  # type: ignore[arg-type] # likewise
-    if not kinds <= _PLAIN_KINDS:
-        return False
-    if dict not in kinds and list not in kinds:
-        return True
-    return all(is_plain(item) for item in items if type(item) is dict or type(item) is list)  # type: ignore[union-attr] # likewise
+    if (kind := type(value)) is not dict and kind is not list:
+        return kind in _PLAIN_KINDS
+    waiting: Any = value.values() if kind is dict else value  # type: ignore[union-attr] # its type was compared above
+    # All values of a depth at once, and by their types: it is asked of each call, several times.
+    while waiting:
+        kinds = set(map(type, waiting))
+        if not kinds <= _PLAIN_KINDS:
+            return False
+        if dict not in kinds and list not in kinds:
+            return True
+        waiting = [
+            inner
+            for item in waiting
+            if type(item) is dict or type(item) is list
+            for inner in (item.values() if type(item) is dict else item)
+        ]
+    return True
 
 
 write_plain_sorted: Callable[[Json], bytes] = msgspec.json.Encoder(order="sorted").encode
@@ -177,9 +186,22 @@ _write_plain = make_writer(_exact_float, allows_nan=False)
 
 def _decode_text(text: str) -> Json:
     try:
-        value: Json = _strict_decoder.decode(text)
+        value: Json = _scan_text(text) if text[:1] in _OPENING else _strict_decoder.decode(text)
     except (json.JSONDecodeError, RecursionError, InvalidOperation) as error:
         raise InvalidJson(f"the text is not JSON: {_failure_reason(error)}") from error
+    return value
+
+
+def _scan_text(text: str) -> Json:
+    """Parse a text that begins with an array or object. The decoder would look for space around it with patterns."""
+    value: Json
+    try:
+        value, end = _scan(text, 0)
+        if end == len(text) or not text[end:].strip(_SPACE):
+            return value
+    except StopIteration:
+        pass
+    value = _strict_decoder.decode(text)  # which raises the error
     return value
 
 
