@@ -9,7 +9,7 @@ import contextlib
 import uuid
 from collections.abc import AsyncIterator, Collection, Iterable, Iterator
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, Final
 from urllib.parse import urlsplit
 
 import asyncpg
@@ -168,6 +168,36 @@ def _type_row(array: int) -> dict[str, Any]:
     return nothing | known
 
 
+BYTES_ARRAY: Final = 1001
+BYTES: Final = 17
+"""The oids of `bytea[]` and `bytea`."""
+
+_NULL: Final = (-1).to_bytes(4, signed=True)
+
+
+def write_bytes_array(values: Collection[bytes | memoryview | None]) -> bytes:
+    """Return the binary form of an array of one dimension."""
+    dimensions = 1 if values else 0
+    # Each element has its length before it.
+    parts: list[bytes | memoryview] = [b""] * (2 * len(values) + 1)
+    parts[0] = b"".join([number.to_bytes(4) for number in (dimensions, 1, BYTES, len(values), 1)])
+    parts[1::2] = [_NULL if value is None else len(value).to_bytes(4) for value in values]
+    parts[2::2] = [b"" if value is None else value for value in values]
+    return b"".join(parts) if values else bytes(parts[0][:12])
+
+
+def read_bytes_array(data: bytes) -> list[bytes | None]:
+    """Read the binary form of an array of one dimension."""
+    found: list[bytes | None] = []
+    at = 20
+    while at < len(data):
+        size = int.from_bytes(data[at : at + 4], signed=True)
+        at += 4
+        found.append(None if size < 0 else bytes(data[at : at + size]))
+        at += max(size, 0)
+    return found
+
+
 class StoreConnection(asyncpg.Connection):  # type: ignore[misc]
     """A connection that knows which runs its transaction changes."""
 
@@ -178,6 +208,17 @@ class StoreConnection(asyncpg.Connection):  # type: ignore[misc]
         """The full names of runs that the present transaction changes."""
 
         self._has_session_state = False
+
+    def write_bytes_arrays(self) -> None:
+        """Write parameters of the type `bytea[]` here.
+
+        asyncpg asks of each element of an array whether it is an array itself, which takes several times as long as writing it.
+        """
+        # What `set_type_codec` does once it has asked the server for the oid.
+        settings = self._protocol.get_settings()
+        settings.add_python_codec(
+            BYTES_ARRAY, "_bytea", "pg_catalog", [], "scalar", write_bytes_array, read_bytes_array, "binary"
+        )
 
     def keep_session_state(self) -> None:
         """Note that locks or settings outlive a transaction: they are reset when the connection is given back."""
@@ -241,6 +282,7 @@ class Database:
 
     async def _adopt_connection(self, connection: StoreConnection) -> None:
         connection.database = self
+        connection.write_bytes_arrays()
 
     async def _connect_to_migrate(self) -> asyncpg.Connection:
         """Connect without a limit for commands, because migrating large tables may take long."""

@@ -1,14 +1,14 @@
 """Hand the rows of a batch to Postgres by column, as the texts of arrays.
 
 Of an array, asyncpg asks for each element whether it is an array itself, which takes as long as everything else that it does for a
-row. Only bytes and long texts take less time as arrays of the driver.
+row. Only long texts take less time as arrays of the driver.
 """
 
 from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
 _DRIVER_ARRAYS: Final = {"bytea": "bytea[]", "tsvector": "text[]"}
-"""Kinds of columns whose values are given as arrays of the driver, and as which."""
+"""Kinds of columns whose values are given as arrays of the driver, and as which. `store.database.connection` writes those of bytes."""
 
 
 def parameter_type(kind: str) -> str:

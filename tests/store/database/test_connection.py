@@ -1,10 +1,17 @@
-"""What a connection knows of types without asking the server, and when connections are replaced."""
+"""What a connection knows of types without asking the server, how it writes arrays of bytes, and when connections are replaced."""
 
 import asyncpg
 import pytest
 from sqlalchemy import text
 
-from store.database.connection import ARRAYS, Database, DatabaseUnavailable, _type_row, translate_errors
+from store.database.connection import (
+    ARRAYS,
+    Database,
+    DatabaseUnavailable,
+    _type_row,
+    read_bytes_array,
+    translate_errors,
+)
 
 
 async def test_types_of_arrays_are_what_the_catalogues_say(database: Database) -> None:
@@ -68,3 +75,40 @@ async def _execute_directly(database: Database, statement: str) -> None:
 async def _execute_by_sqlalchemy(database: Database, statement: str) -> None:
     async with database.transaction() as connection:
         await connection.execute(text(statement))
+
+
+ARRAYS_OF_BYTES: list[list[bytes | None]] = [
+    [],
+    [None],
+    [b""],
+    [b"one", None, b"", b"\0\\\xff{},\"'", None],
+    [bytes(range(256)) * 300] * 40,
+]
+
+
+@pytest.mark.parametrize("values", ARRAYS_OF_BYTES)
+async def test_an_array_of_bytes_is_written_and_read(database: Database, values: list[bytes | None]) -> None:
+    async with database.connection() as connection:
+        rows = await connection.fetch("SELECT one FROM unnest($1::bytea[]) AS one", values)
+        assert [row["one"] for row in rows] == values
+        assert await connection.fetchval("SELECT $1::bytea[]", values) == values
+        assert await connection.fetchval("SELECT array_length($1::bytea[], 1)", values) == (len(values) or None)
+        assert await connection.fetchval("SELECT $1::bytea[] IS NOT DISTINCT FROM $2::bytea[]", values, values)
+
+
+async def test_any_collection_and_any_bytes_are_taken(database: Database) -> None:
+    async with database.connection() as connection:
+        fits = "SELECT 'ab'::bytea = ANY ($1::bytea[])"
+        for some in ((b"ab", b"c"), {b"ab"}, {b"ab": 1}.keys(), [memoryview(b"xab")[1:]]):
+            assert await connection.fetchval(fits, some), some
+        assert not await connection.fetchval(fits, (b"a", b"b"))
+        assert await connection.fetchval("SELECT $1::bytea[]", None) is None
+
+
+async def test_what_is_no_array_of_bytes_is_refused_as_the_driver_does(database: Database) -> None:
+    async with database.connection() as connection:
+        with pytest.raises(asyncpg.DataError):
+            await connection.fetchval("SELECT $1::bytea[]", [b"a", 3])
+        with pytest.raises(asyncpg.DataError):
+            await connection.fetchval("SELECT $1::bytea[]", ["text"])
+        assert read_bytes_array(bytes(12)) == []
