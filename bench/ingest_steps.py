@@ -8,6 +8,7 @@ each phase. What keeps a store server awake between batches is in neither. Each 
 import argparse
 import asyncio
 import functools
+import gc
 import inspect
 import shutil
 import tempfile
@@ -33,6 +34,7 @@ from bench.ingest import WORKLOADS
 from calls.derive import deriver
 from calls.keys.element_memory import ElementMemory
 from calls.redaction.redactor import Redactor
+from proxy.processes.store_server import collect_seldom
 from store.active_profiles import load_profiles
 from store.attribution.grouping import RunGrouping
 from store.database.connection import Database
@@ -198,6 +200,8 @@ async def compare(root: Path, rounds: int, calls: int, workloads: Sequence[str])
         database = Database(server.dsn, uuid.uuid4())
         await database.prepare()
         stage = Stage(database, postgres, root)
+        gc.disable()
+        collect_seldom()
         for number in range(rounds + 1):
             for name in workloads:
                 spool = root / f"filled-{name}-{number}"
