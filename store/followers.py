@@ -33,6 +33,9 @@ type Derive = Callable[[Exchange], Call]
 CLEAN_EVERY = 3600.0
 """Seconds between two deletions of old entries of the feed."""
 
+CLEAN_AGAIN_AFTER = 60.0
+"""Seconds until a deletion that failed is tried again."""
+
 
 class Followers:
     """All parts that follow the record."""
@@ -98,10 +101,12 @@ class Followers:
 
     async def _delete_old_entries(self) -> None:
         while True:
+            pause = CLEAN_EVERY
             try:
                 async with self._database.connection() as connection, connection.transaction():
                     await delete_old_entries(connection, time.time_ns())
                     await delete_old_audit_entries(connection, time.time_ns())
             except DatabaseError as error:
                 log.warning("old entries of the feed and of the audit log are deleted later: %s", error)
-            await asyncio.sleep(CLEAN_EVERY)
+                pause = CLEAN_AGAIN_AFTER
+            await asyncio.sleep(pause)

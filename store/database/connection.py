@@ -269,6 +269,7 @@ class Database:
             "postgresql+asyncpg://", async_creator=self._connect, pool_pre_ping=True, pool_size=4, pool_use_lifo=True
         )
         self._pool: asyncpg.Pool | None = None
+        self._connected = asyncio.Event()
         self.rewriting = asyncio.Lock()
         """Held by who writes files of the database anew, which takes seconds: those who wait for it keep no connection from others."""
 
@@ -311,6 +312,11 @@ class Database:
                     connection_class=StoreConnection,
                     init=self._adopt_connection,
                 )
+        self._connected.set()
+
+    async def wait_until_connected(self) -> None:
+        """Wait until `prepare` or `connect` has succeeded."""
+        await self._connected.wait()
 
     async def close(self) -> None:
         if self._pool is not None:

@@ -1,6 +1,7 @@
 """Postgres dead, hung and killed: an agent notices nothing, and what waited in the spools is stored afterwards."""
 
 import asyncio
+import json
 import signal
 import sys
 from pathlib import Path
@@ -37,6 +38,14 @@ async def _hang_database(source: Upstream, database: Relay) -> None:
     await source.wait_for_requests(40)
     await asyncio.sleep(2)
     database.come_back()
+
+
+async def test_a_start_that_lacks_nothing_logs_no_failure(data: Path, database_url: str) -> None:
+    async with up(data, "--database-url", database_url, env={"PLAYHEAD_LOG_FORMAT": "json"}):
+        pass
+    lines = [json.loads(line) for line in (data / "log/store.log").read_text().splitlines()]
+    assert lines
+    assert [line["event"] for line in lines if line["level"] != "info"] == []
 
 
 async def test_up_serves_and_records_until_a_postgres_comes_that_it_can_use(
