@@ -152,3 +152,21 @@ async def test_a_spool_in_trouble_is_told_the_parts(directory: Path) -> None:
     exchange = at.exchanges()[one.id]
     assert (exchange.request.body.data, exchange.is_truncated, exchange.outcome) == (b"kept", True, "completed")
     assert [gap.run for gap in at.gaps() if gap.exchange == one.id] == ["cut"]
+
+
+async def test_a_secret_in_a_reason_is_replaced_each_time(directory: Path) -> None:
+    with desk(directory) as at:
+        for reason in ("OK", TOKENS[2], "OK", TOKENS[2], TOKENS[2], "Fine"):
+            one = at.begin(buffers_request=True)
+            one.record_request(b"{}", 1)
+            one.record_response(2, 200, reason, "HTTP/1.1", JSON, b"[]", completes_exchange=True)
+    assert SECRET not in at.raw()
+    reasons = [exchange.response.reason for exchange in at.exchanges().values() if exchange.response]
+    assert [reason if reason in ("OK", "Fine") else "secret" for reason in reasons] == [
+        "OK",
+        "secret",
+        "OK",
+        "secret",
+        "secret",
+        "Fine",
+    ]
