@@ -193,7 +193,7 @@ class ChunkedBody:
 
     def _sendable_end(self, size: bytes, lines: bytes) -> bytes:
         """Return the bytes to forward of the last chunk's size line and the trailers."""
-        if all(is_sendable(name) for name, _ in self.trailers):
+        if not self.trailers or all(is_sendable(name) for name, _ in self.trailers):
             sendable = lines
         else:
             trailer_lines = [

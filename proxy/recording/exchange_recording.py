@@ -395,8 +395,15 @@ class Recording:
         if message.body.withheld_reason:
             message.is_truncated = True
             self._recorder.outbox.record_gap(self._run, message.body.withheld_reason, self.id)
-        for piece in pieces:
-            tell(self._data_event(message, piece))
+        events = [self._data_event(message, piece) for piece in pieces]
+        if len(events) > 1 and self._queue is None and not (self._is_start_lost or self.loss_reason):
+            # All that was held of a stream, for whose end the client waits.
+            number = self._recorder.outbox.write_together(events)
+            if number is not None:
+                self._last_number = number
+                return
+        for event in events:
+            tell(event)
 
     def _data_event(self, message: _Message, piece: Piece) -> Data:
         at, data, redactions, size = piece

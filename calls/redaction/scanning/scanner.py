@@ -176,13 +176,14 @@ class RuleTable:
     def may_begin_encoded_at_end(self, text: bytes) -> bool:
         """Whether this output of a model has no encoded text in it, but perhaps the beginning of one at its end."""
         size = len(text)
-        return bool(_SPELLED(ANYWHERE, text, 0, size) == _NOTHING) and any(
-            match(ANYWHERE, text, 0, size) != _NOTHING for match in (_BEGINNING, _GROUP_BEGINNING)
+        return bool(_SPELLED(ANYWHERE, text, 0, size) == _NOTHING) and (
+            bool(_BEGINNING(ANYWHERE, text, 0, size) != _NOTHING)
+            or bool(_GROUP_BEGINNING(ANYWHERE, text, 0, size) != _NOTHING)
         )
 
     def _find_spelled_name(self, text: bytes) -> int:
         size = len(text)
-        if any(match(ANYWHERE, text, 0, size) != _NOTHING for match in (_SPELLED, _BEGINNING)):
+        if _SPELLED(ANYWHERE, text, 0, size) != _NOTHING or _BEGINNING(ANYWHERE, text, 0, size) != _NOTHING:
             return CHANGEABLE
         start = self._find_name(text)
         return start if start == CHANGEABLE or _GROUP_BEGINNING(ANYWHERE, text, 0, size) == _NOTHING else CONTEXT

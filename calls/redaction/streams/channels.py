@@ -92,7 +92,11 @@ class Channel:
     @property
     def undecided_at(self) -> int | None:
         """The offset in the stream of the first piece that may still change."""
-        return next((piece.at for piece in self._pieces if piece.at is not None), None)
+        # A loop, and no generator: this is asked several times for each event of a stream.
+        for piece in self._pieces:
+            if piece.at is not None:
+                return piece.at
+        return None
 
     def _replace(self, edits: Iterable[Edit]) -> list[Slice]:
         slices = [piece for edit in edits for piece in self._edit_slices(edit)]
@@ -183,7 +187,12 @@ class Channels:
     @property
     def undecided_at(self) -> int | None:
         """The offset of the first piece that may still change."""
-        return min((at for channel in self._pending if (at := channel.undecided_at) is not None), default=None)
+        first: int | None = None
+        for channel in self._pending:
+            at = channel.undecided_at
+            if at is not None and (first is None or at < first):
+                first = at
+        return first
 
     def _settle(self, channel: Channel) -> None:
         self.slices += channel.settle()
