@@ -424,6 +424,39 @@ os.waitpid(pid, 0)
     assert replay.report()["missed"] == 0
 
 
+@pytest.mark.parametrize(
+    "end",
+    [
+        "process = multiprocessing.get_context('fork').Process(target=work); process.start(); process.join()",
+        "os.waitpid(os.fork() or [work(), os._exit(0)], 0)",
+    ],
+)
+async def test_a_forked_child_that_ends_at_once_has_its_effects(worker: Worker, end: str) -> None:
+    """It ends without `atexit`, as all of `multiprocessing` do."""
+    code = f"""
+import multiprocessing, os, uuid
+def work():
+    print("forked", uuid.uuid4(), uuid.uuid4(), flush=True)
+{end}
+print(uuid.uuid4())
+"""
+    recorded, err = await worker.run(code)
+    assert err == ""
+    assert {batch.process for batch in worker.batches} == {"0", "0.0"}
+    replay = worker.begin_replay()
+    assert (await worker.run(code))[0] == recorded
+    report = replay.report()
+    assert (report["missed"], report["unused"]) == (0, 0)
+
+
+async def test_a_program_that_ends_at_once_has_its_effects(worker: Worker) -> None:
+    code = "import os, uuid; print(uuid.uuid4(), flush=True); os._exit(3)"
+    recorded, err = await worker.run(code)
+    assert err == ""
+    worker.begin_replay()
+    assert (await worker.run(code))[0] == recorded
+
+
 async def test_an_existing_sitecustomize_is_loaded_as_well(worker: Worker) -> None:
     (worker.place / "own").mkdir()
     (worker.place / "own" / "sitecustomize.py").write_text("import builtins\nbuiltins.mine = 7\n")

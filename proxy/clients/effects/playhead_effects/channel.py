@@ -17,6 +17,7 @@ class Channel:
     def __init__(self, path, hello):
         self.owner = os.getpid()
         self.is_broken = False
+        self._is_sending = False
         self._socket = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
         self._socket.settimeout(START_TIMEOUT)
         self._socket.connect(path)
@@ -25,13 +26,17 @@ class Channel:
 
     def send(self, value):
         """Send a message; False if the worker did not take it."""
-        if self.is_broken:
+        # A signal's handler may end the process while a message is being sent: no other may begin inside of it.
+        if self.is_broken or self._is_sending:
             return False
         data = json.dumps(value, separators=(",", ":")).encode()
+        self._is_sending = True
         try:
             self._socket.sendall(len(data).to_bytes(4, "big") + data)
         except OSError:
             self.is_broken = True
+        finally:
+            self._is_sending = False
         return not self.is_broken
 
     def receive(self):

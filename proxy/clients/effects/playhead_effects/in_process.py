@@ -56,6 +56,7 @@ class _SwitchedEffects(Effects):
 
     def __init__(self):
         self.state = _INACTIVE
+        self._is_forked = False
         self.begin_test()
 
     def begin_test(self):
@@ -78,6 +79,11 @@ class _SwitchedEffects(Effects):
     def begin_child(self):
         if self.state is not _INACTIVE:
             super().begin_child()
+            self._is_forked = True
+
+    def finish_before_exit(self):
+        if self._is_forked:
+            self.state.finish_test()
 
 
 class TestHook:

@@ -63,6 +63,10 @@ class Effects:
         if again is not None and again.is_replay == self.is_replay:
             self.state.__dict__.update(again.__dict__)
 
+    def finish_before_exit(self):
+        """Send what is left of a process that ends without `atexit`."""
+        self.state.finish()
+
     def prepare_child(self):
         """Choose the label of a child that is about to be forked."""
         self._forked = self.next_child()
@@ -113,6 +117,7 @@ def start():
 def install_hooks(effects, *, has_streams=True):
     """Replace what gives a program its effects; `has_streams`: whether the standard streams are the program's own."""
     os.register_at_fork(before=effects.prepare_child, after_in_child=effects.begin_child)
+    _replace_exit(effects)
     tasks.install(patch_late)
     order_of_threads.install(effects, patch_late)
     order_of_tasks.install(effects, patch_late)
@@ -122,3 +127,14 @@ def install_hooks(effects, *, has_streams=True):
     files.install(effects)
     listings.install(effects, patch_late)
     processes.install(effects, patch_late)
+
+
+def _replace_exit(effects):
+    """Replace `os._exit`, with which forked children end, those of `multiprocessing` too: `atexit` is not for them."""
+    real_exit = os._exit
+
+    def exit_at_once(status):
+        effects.finish_before_exit()
+        real_exit(status)
+
+    os._exit = exit_at_once
