@@ -58,6 +58,9 @@ and takes the processor from the workers."""
 RETRY_PAUSES = (0.1, 5.0)
 """Seconds between two attempts while Postgres is unavailable: at first, and at most."""
 
+LATE_AFTER = 10.0
+"""Seconds after which a batch that is still being stored counts as trouble. It waits for a lock, or for a disk that is very slow."""
+
 STOP_TIMEOUT = 2.0
 """Seconds for which a stopping store server continues to drain what workers write meanwhile."""
 
@@ -299,6 +302,7 @@ class Ingester:
         return True
 
     async def _try_store(self, gathered: DrainResult, batch: Sequence[DerivedExchange]) -> bool:
+        late = asyncio.get_running_loop().call_later(LATE_AFTER, self._report_late_batch)
         try:
             batch = await self._group_batch(batch)
             await self._projects.write_batch(batch, gathered.gaps, gathered.replays, gathered.effects)
@@ -307,8 +311,17 @@ class Ingester:
             self.counts.retries += 1
             await self._revive_database()
             return False
+        finally:
+            late.cancel()
         self.troubles.pop("database", None)
         return True
+
+    def _report_late_batch(self) -> None:
+        """Report that the database answers, perhaps, and stores nothing."""
+        self.troubles["database"] = (
+            f"Postgres has been storing a batch for more than {LATE_AFTER:g} s, perhaps because it waits for a lock:"
+            " pg_stat_activity says for which."
+        )
 
     async def _group_batch(self, batch: Sequence[DerivedExchange]) -> Sequence[DerivedExchange]:
         """Move each exchange of a batch to the run of related exchanges. Raises `DatabaseUnavailable`."""

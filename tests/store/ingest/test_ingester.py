@@ -168,6 +168,28 @@ async def test_an_exchange_whose_answer_was_seen_to_end_is_waited_for(tmp_path: 
             assert asking.result().json()["calls"] == 1
 
 
+async def test_a_batch_that_waits_for_a_lock_makes_unready_until_it_is_stored(
+    tmp_path: Path, database: Database, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The database answers all the while: what asks it only whether it is there finds nothing wrong."""
+    monkeypatch.setattr(ingester, "LATE_AFTER", 0.05)
+    async with open_house(tmp_path, database) as house:
+
+        async def wait_until_ready(status: int) -> str:
+            async with asyncio.timeout(30):
+                while (answer := await house.api.get("/readyz")).status_code != status:  # noqa: ASYNC110 - it sends no events
+                    await asyncio.sleep(0.02)
+            return answer.text
+
+        with Spool(tmp_path / "worker") as spool:
+            async with database.connection() as other, other.transaction():
+                await other.execute("LOCK TABLE exchanges IN ACCESS EXCLUSIVE MODE")
+                await write_records(spool, exchange_events(conversation(1)[0]))
+                assert "perhaps because it waits for a lock" in await wait_until_ready(503)
+            await wait_until_ready(200)
+            assert (await house.api.get(f"/v1/runs/{RUN}?settled=true")).json()["calls"] == 1
+
+
 async def test_an_exchange_in_flight_is_not_waited_for(tmp_path: Path, database: Database) -> None:
     one, other = conversation(2)
     async with open_house(tmp_path, database) as house:
