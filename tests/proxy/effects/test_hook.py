@@ -449,6 +449,33 @@ print(uuid.uuid4())
     assert (report["missed"], report["unused"]) == (0, 0)
 
 
+@pytest.mark.parametrize("method", ["spawn", "forkserver"])
+async def test_processes_of_every_start_method_have_effects_of_their_own(worker: Worker, method: str) -> None:
+    code = f"""
+import multiprocessing, uuid
+def work(queue):
+    queue.put([uuid.uuid4(), uuid.uuid4()])
+if __name__ == "__main__":
+    context = multiprocessing.get_context("{method}")
+    queue = context.Queue()
+    for _ in range(2):
+        process = context.Process(target=work, args=(queue,))
+        process.start()
+        print(queue.get(), uuid.uuid4())
+        process.join()
+"""
+    recorded, err = await worker.run(code)
+    assert err == ""
+    processes = [
+        item.process for item in worker.batches for one in read_items(item.items) if one["kind"] == "uuid.uuid4"
+    ]
+    assert len({*processes} - {"0"}) == 2
+    replay = worker.begin_replay()
+    assert (await worker.run(code))[0] == recorded
+    report = replay.report()
+    assert (report["missed"], report["unused"]) == (0, 0)
+
+
 async def test_a_program_that_ends_at_once_has_its_effects(worker: Worker) -> None:
     code = "import os, uuid; print(uuid.uuid4(), flush=True); os._exit(3)"
     recorded, err = await worker.run(code)

@@ -184,11 +184,12 @@ def _patched_places():
     import concurrent.futures.thread
     import getpass
     import io
+    import multiprocessing.util
     import secrets
     import subprocess
     import uuid
 
-    modules = (builtins, io, os, random, time, subprocess, uuid, secrets, getpass)
+    modules = (builtins, io, os, random, time, subprocess, uuid, secrets, getpass, multiprocessing.util)
     waiting = (asyncio, asyncio.tasks, concurrent.futures, concurrent.futures._base)
     groups = (asyncio.TaskGroup,) if hasattr(asyncio, "TaskGroup") else ()
     loops, pools = asyncio.base_events.BaseEventLoop, concurrent.futures.thread.ThreadPoolExecutor

@@ -14,8 +14,9 @@ _INSIDE = frozenset(("subprocess", __name__))
 
 
 def install(effects, patch_late):
-    """Replace `subprocess.run`, with all that is built on it, and `os.system`."""
+    """Replace `subprocess.run`, with all that is built on it, `os.system`, and how `multiprocessing` starts programs."""
     patch_late("subprocess", lambda module: _replace_run(module, effects))
+    patch_late("multiprocessing.util", lambda module: _replace_spawn(module, effects))
     real_system = os.system
 
     def system(command):
@@ -118,6 +119,17 @@ def _replace_run(module, effects):
 
     module.Popen.__init__ = start_labelled
     module.run, module.call, module.check_call, module.check_output = run, call, check_call, check_output
+
+
+def _replace_spawn(module, effects):
+    """Give each process of the start methods `spawn` and `forkserver`, and what watches over them, a label of its own."""
+    spawn = module.spawnv_passfds
+
+    def spawn_labelled(path, args, passfds):
+        with _Label(effects.next_child()):
+            return spawn(path, args, passfds)
+
+    module.spawnv_passfds = spawn_labelled
 
 
 _HOOK = (
