@@ -9,6 +9,7 @@ forked_process       have a worker forked by a process that is ready
 early_worker         start a worker before the settings are known
 early_process        a worker that was started early
 process_context      what a process passes on to those that it starts
+log_files            open the logs of processes, and remove old ones
 store_client         requests to the store server
 http_client          HTTP with the standard library alone
 ports                choose ports

@@ -14,6 +14,7 @@ from typing import IO, Any, Protocol, Self
 import msgspec
 
 from proxy.errors import Failure
+from proxy.processes.log_files import open_log
 
 GRACE = 4.5
 """Seconds that a process may take to stop before it is killed. Workers stop first, then the store server, in 10 s."""
@@ -86,8 +87,8 @@ class ChildProcess:
         An awaitable configuration is awaited while the process starts. If it fails, the process is killed. `request_fork` may
         have it forked by a process that has imported the module. `pass_fds`: descriptors that a started process gets, too.
         """
-        with log.open("ab") as stderr:
-            begin = stderr.tell()
+        with os.fdopen(open_log(log), "ab") as stderr:
+            begin = stderr.seek(0, os.SEEK_END)
             requested = request_fork(stderr.fileno()) if request_fork else None
             process: StartedProcess | None = None if requested else await _start_module(module, stderr, pass_fds)
             try:

@@ -26,6 +26,7 @@ from proxy.processes import settings_match
 from proxy.processes.child_process import ChildFailure, ChildProcess
 from proxy.processes.early_worker import is_ci, take_early_worker
 from proxy.processes.forked_process import RequestedFork, request_fork
+from proxy.processes.log_files import remove_old_worker_logs
 from proxy.processes.ports import require_loopback
 from proxy.processes.store_client import Api
 from proxy.processes.store_connection import Reservation, StoreConnection, reserve_store_server
@@ -445,6 +446,7 @@ class CommandProcesses:
             modes = {host: mode for host, mode in modes.items() if mode not in ("replay", "auto")}
         control = config.control or str(control_path(self.data.root, config.name))
         config = msgspec.structs.replace(config, modes=modes, control=control)
+        remove_old_worker_logs(self.data.logs)
         log = self.data.logs / f"{config.name}.log"
         early = take_early_worker() if may_start_early else None
         if early is not None:

@@ -34,6 +34,7 @@ from proxy.capture.control_path import effects_path
 from proxy.clock import SteadyClock
 from proxy.errors import Failure, first_exception
 from proxy.processes.child_process import STOP
+from proxy.processes.log_files import open_log
 from proxy.trust.ca import CertificateAuthority, ensure_ca
 from proxy.wire.access import Access
 from proxy.wire.config import EngineConfig, is_loopback
@@ -390,9 +391,9 @@ def _print_message(message: Mapping[str, Any]) -> None:
     sys.stdout.flush()
 
 
-def _open_log(path: str) -> None:
+def _redirect_stderr(path: str) -> None:
     """Let this file be stderr."""
-    log = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
+    log = open_log(Path(path))
     os.dup2(log, sys.stderr.fileno())
     os.close(log)
 
@@ -405,7 +406,7 @@ def run_worker() -> int:
     try:
         line = msgspec.json.decode(sys.stdin.buffer.readline(), type=WorkerConfig)
         if line.log is not None:
-            _open_log(line.log)
+            _redirect_stderr(line.log)
         configure_logging(line.log_format)
         asyncio.run(main(line), loop_factory=_event_loop_factory(line))
     except* (Failure, DataDirError) as failures:
