@@ -12,6 +12,7 @@ process_context      what a process passes on to those that it starts
 log_files            open the logs of processes, and remove old ones
 store_client         requests to the store server
 http_client          HTTP with the standard library alone
+http_reader          GET requests over connections that are used again
 ports                choose ports
 settings_match       compare the settings of a command with those of a running `up`
 user_command         run the user's command

@@ -55,13 +55,13 @@ class HttpStream:
 
     def read_whole(self) -> HttpAnswer:
         """Read all of it."""
-        with _translate_errors():
+        with translate_errors():
             return HttpAnswer(self.status_code, self._response.read())
 
     def pieces(self) -> Iterator[bytes]:
         """Yield its bytes as they arrive."""
         while True:
-            with _translate_errors():
+            with translate_errors():
                 piece = self._response.read1(PIECE)
             if not piece:
                 return
@@ -70,7 +70,7 @@ class HttpStream:
     def lines(self) -> Iterator[str]:
         """Yield its lines as they arrive, without their ends."""
         while True:
-            with _translate_errors():
+            with translate_errors():
                 line = self._response.readline()
             if not line:
                 return
@@ -81,11 +81,7 @@ class HttpClient:
     """A client of one store server. Each request has a connection of its own, so that threads may share the client."""
 
     def __init__(self, url: str, *, params: Mapping[str, str], headers: Mapping[str, str]) -> None:
-        parts = urlsplit(url)
-        if parts.scheme != "http" or not parts.hostname:
-            raise HttpError(f"{url} is not the URL of a store server: it begins with http://")
-        self._host, self._port = parts.hostname, parts.port
-        self._prefix = parts.path.rstrip("/")
+        self._host, self._port, self._prefix = parse_url(url)
         self._params = dict(params)
         self._headers = dict(headers)
 
@@ -110,9 +106,7 @@ class HttpClient:
         from http.client import HTTPConnection
 
         connection = HTTPConnection(self._host, self._port, timeout=timeout)
-        target = (
-            f"{self._prefix}{quote(path, safe=_PATH_CHARACTERS)}?{_encode_query({**self._params, **(params or {})})}"
-        )
+        target = request_target(self._prefix, path, {**self._params, **(params or {})})
         all_headers = {**self._headers, **(headers or {})}
         body: bytes | Iterator[bytes] | None = None
         if json is not None:
@@ -124,13 +118,26 @@ class HttpClient:
             body = _read_content(content)
             all_headers["transfer-encoding"] = "chunked"
         try:
-            with _translate_errors():
+            with translate_errors():
                 response = _send(connection, method, target, body, all_headers)
             yield HttpStream(response)
         except _ContentError as failure:
             raise failure.error from None
         finally:
             connection.close()
+
+
+def parse_url(url: str) -> tuple[str, int | None, str]:
+    """Return the host and port of a store server, and the path before all others. Raises HttpError."""
+    parts = urlsplit(url)
+    if parts.scheme != "http" or not parts.hostname:
+        raise HttpError(f"{url} is not the URL of a store server: it begins with http://")
+    return parts.hostname, parts.port, parts.path.rstrip("/")
+
+
+def request_target(prefix: str, path: str, params: Mapping[str, Any]) -> str:
+    """Return what the request line names."""
+    return f"{prefix}{quote(path, safe=_PATH_CHARACTERS)}?{_encode_query(params)}"
 
 
 def _send(
@@ -157,7 +164,8 @@ def _read_content(content: Iterable[bytes]) -> Iterator[bytes]:
 
 
 @contextmanager
-def _translate_errors() -> Iterator[None]:
+def translate_errors() -> Iterator[None]:
+    """Raise HttpError for what the system and the standard library raise."""
     from http.client import HTTPException
 
     try:

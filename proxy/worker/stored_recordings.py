@@ -7,6 +7,7 @@ from typing import Final
 from calls.project_runs import full_run_name, split_run_name
 from proxy.errors import Failure
 from proxy.processes.http_client import HttpClient, HttpError
+from proxy.processes.http_reader import HttpReader
 from proxy.processes.store_client import path_segment
 from proxy.worker.recordings import Fetch, FetchMany, FoundRecording
 from replay.recording import pause_gc
@@ -23,11 +24,11 @@ FETCH_TIMEOUT: Final = 60.0
 def store_loader(api: str, token: str | None) -> Fetch:
     """Return a loader of runs, and of replays and forks that were created over REST with their options, by their full names."""
     headers = {"authorization": f"Bearer {token}"} if token else {}
+    reader = HttpReader(api, headers=headers, timeout=FETCH_TIMEOUT)
     read = pause_gc()(rows_bundle.read_named_recording)
 
     def fetch(project: str, name: str) -> FoundRecording:
-        http = HttpClient(api, params={"project": project}, headers=headers)
-        answer = http.request("GET", f"/v1/replays/{path_segment(name)}/rows", timeout=FETCH_TIMEOUT)
+        answer = reader.get(f"/v1/replays/{path_segment(name)}/rows", {"project": project})
         if answer.status_code == 404:
             return FoundRecording(run=name)
         if answer.status_code != 200:
