@@ -89,6 +89,11 @@ class FreshTexts:
         while self._hash_count > MOST_HASHES and len(self._hashes) > 1:
             self._hash_count -= len(self._hashes.popitem(last=False)[1])
 
+    @property
+    def is_half_full(self) -> bool:
+        """Whether half of what may be held is held. What is not held costs several times as much."""
+        return self._size > MOST_CHARACTERS // 2
+
     def take_calls(self, project: str, ids: Iterable[str]) -> dict[str, FreshCall]:
         """Return what is held of these calls, by their ids, and hold it no longer."""
         return {id: call for id in ids if (call := self._take((project, id))) is not None}  # noqa: A001 - what it is

@@ -14,6 +14,7 @@ from store.database.blobs import CorruptData, pack
 from store.database.connection import Database
 from store.database.day_locks import share_any_day, share_days
 from store.database.rows import storable_text
+from store.database.tables import texts as texts_table
 from store.feed.entries import CallStored, RunDeleted
 from store.feed.feed import FeedRow
 from store.ingest.array_text import array_text, columns_of, parameter_type
@@ -32,6 +33,9 @@ REBUILD_BATCH: Final = 100
 
 FRESH_BATCH: Final = 200
 """Texts that are divided into words and inserted in one transaction."""
+
+COUNTED_FROM: Final = 1 << 20
+"""Bytes of a partition, without TOAST, from which its texts are counted: a thousand texts, about."""
 
 type _Scope = tuple[str, dt.date]
 """Run and day."""
@@ -56,6 +60,8 @@ class TextIndex:
         self._derive = derive
         self._fresh = fresh
         self._partitions = Partitions(database)
+        self._counted: set[dt.date] = set()
+        """Days of which Postgres knows how many texts they have."""
 
     async def process(self, _: asyncpg.Connection, project: str, rows: Sequence[FeedRow]) -> None:
         """Index the calls that were stored. In short transactions of its own: doing it twice has the same result."""
@@ -125,6 +131,23 @@ class TextIndex:
             stored = {tuple(row) for row in await connection.fetch(STORED, project, *places)}
         new = {place: one for place, one in texts.items() if place not in stored}
         await self._insert(project, await asyncio.to_thread(_rows_of, project, new))
+        await self._count_texts({day for _, day, _ in texts})
+
+    async def _count_texts(self, days: set[dt.date]) -> None:
+        """Have Postgres count what is in new partitions.
+
+        Before, it believes that few texts have the day of their partition, and looks for each text among all of the day. Left alone,
+        it counts once a minute, and a plan may last until then. Of a small partition it would learn that reading all is best.
+        """
+        for day in days - self._counted:
+            async with self._database.connection() as connection:
+                if (size := await connection.fetchrow(SIZE, texts_table.name, day)) is None or size[
+                    "bytes"
+                ] < COUNTED_FROM:
+                    continue
+                if not size["is_counted"]:
+                    await connection.execute(f"ANALYZE (SKIP_LOCKED) {size['partition']}")
+            self._counted.add(day)
 
     async def _index_large(self, project: str, calls: Iterable[str]) -> None:
         """Index large exchanges, and those whose bodies cannot be had, by their summaries (`store.large.summary`): the beginning of the answer, and small arguments."""
@@ -201,6 +224,12 @@ WHERE calls.project = $1 AND calls.id = ANY ($2::uuid[]) AND summary IS NOT NULL
 STORED = """
 SELECT texts.run, texts.day, texts.hash FROM unnest($2::text[], $3::date[], $4::bytea[]) AS wanted (run, day, hash)
 JOIN texts ON texts.project = $1 AND texts.run = wanted.run AND texts.day = wanted.day AND texts.hash = wanted.hash
+"""
+
+# Nothing has been counted where it is -1.
+SIZE = """
+SELECT oid::regclass::text AS partition, pg_relation_size(oid) AS bytes, reltuples >= 0 AS is_counted
+FROM pg_class WHERE oid = to_regclass($1 || to_char($2::date, '_YYYYMMDD'))
 """
 
 # The bounds of the ids say which days are read, as an array of them does not in a plan for any values.

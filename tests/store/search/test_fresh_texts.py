@@ -100,6 +100,34 @@ async def test_what_is_not_held_is_derived(
     assert await stored_texts(followed_database) == await derived_texts(followed_database)
 
 
+async def test_it_says_when_half_of_what_may_be_held_is_held(
+    followed_database: Database, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    fresh = FreshTexts()
+    writer = BatchWriter(followed_database, note_call=fresh.note_call)
+    await store(writer, Agent(turns=4).run("a"))
+    held = sum(len(text.text) for call in fresh._calls.values() for text in call.texts)
+    said = []
+    for limit in (3 * held, held):
+        monkeypatch.setattr(fresh_texts, "MOST_CHARACTERS", limit)
+        said.append(fresh.is_half_full)
+    await follow(followed_database, TextIndex(followed_database, derive_nothing, fresh))
+    assert [*said, fresh.is_half_full] == [False, True, False]
+
+
+async def test_postgres_counts_the_texts_of_a_new_day_once_they_are_many(
+    database: Database, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    index, writer = TextIndex(database, derive), BatchWriter(database)
+    is_counted = "SELECT reltuples > 0 FROM pg_class WHERE oid IN (SELECT tableoid FROM texts)"
+    for name, least, expected in (("a", 1 << 20, False), ("b", 1, True)):
+        monkeypatch.setattr("store.search.index.COUNTED_FROM", least)
+        await store(writer, Agent(turns=4).run(name))
+        await follow(database, index)
+        async with database.connection() as connection:
+            assert [row[0] for row in await connection.fetch(is_counted)] == [expected]
+
+
 async def test_what_was_removed_before_it_was_indexed_is_not_indexed(followed_database: Database) -> None:
     fresh = FreshTexts()
     writer = BatchWriter(followed_database, note_call=fresh.note_call)
