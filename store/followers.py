@@ -55,9 +55,16 @@ class Followers:
         self.call_metrics = CallMetrics(database, time.time_ns())
         """What was stored since the start, for Prometheus."""
 
-        self._consumers = tuple(
-            ConsumerRunner(database, consumer, signal)
-            for consumer in (RunSums(database), TextIndex(database, derive, fresh), ModelWatch(), self.call_metrics)
+        self._consumers = (
+            ConsumerRunner(database, RunSums(database), signal),
+            ConsumerRunner(
+                database,
+                TextIndex(database, derive, fresh),
+                signal,
+                is_urgent=lambda: fresh is not None and fresh.is_half_full,
+            ),
+            ConsumerRunner(database, ModelWatch(), signal),
+            ConsumerRunner(database, self.call_metrics, signal),
         )
         self._exporters = exporters
 

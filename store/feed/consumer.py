@@ -7,7 +7,7 @@ been deleted, rebuilds its result from the tables and then continues from the po
 import asyncio
 import logging
 import time
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
 from typing import Protocol
 
 import asyncpg
@@ -49,10 +49,18 @@ class Consumer(Protocol):
 class ConsumerRunner:
     """Runs one consumer for all projects."""
 
-    def __init__(self, database: Database, consumer: Consumer, signal: FeedSignal) -> None:
+    def __init__(
+        self,
+        database: Database,
+        consumer: Consumer,
+        signal: FeedSignal,
+        is_urgent: Callable[[], bool] = lambda: False,
+    ) -> None:
+        """While `is_urgent`, there is no pause between batches: what waits longer costs more than it takes from ingest."""
         self._database = database
         self._consumer = consumer
         self._signal = signal
+        self._is_urgent = is_urgent
         self._waiting: list[asyncio.Event] = []
         self._hurry = asyncio.Event()
         """Set when somebody begins to wait."""
@@ -108,8 +116,8 @@ class ConsumerRunner:
                 await asyncio.sleep(RETRY_PAUSE)
 
     async def _pause(self, seconds: float) -> None:
-        """Pause, unless somebody waits."""
-        if self._waiting:
+        """Pause, unless somebody waits or it is urgent."""
+        if self._waiting or self._is_urgent():
             return
         try:
             async with asyncio.timeout(seconds):

@@ -156,6 +156,27 @@ async def test_a_consumer_pauses_while_more_is_stored_unless_somebody_waits(
         running.cancel()
 
 
+async def test_a_consumer_does_not_pause_while_it_is_urgent(
+    database: Database, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(consumer, "pause_after", lambda *_, **__: 600.0)
+    await Runs(database).put("night", 1)
+    signal = FeedSignal()
+    names = StoredMeanwhile(signal)
+    runner = ConsumerRunner(database, names, signal, is_urgent=lambda: True)
+    async with asyncio.TaskGroup() as group, asyncio.timeout(30):
+        running = group.create_task(runner.run())
+        await runner.wait_until_caught_up()
+        for name in ("first", "second"):
+            names.has_seen.clear()
+            async with database.connection() as connection:
+                await append_entries(connection, PROJECT, [RunChanged(name, 1)])
+            signal.send()
+            await names.has_seen.wait()
+        assert names.seen == ["first", "second"]
+        running.cancel()
+
+
 async def test_one_look_notices_what_other_processes_append_once_it_can_be_read(database: Database) -> None:
     watch = FeedWatch(database, FeedSignal())
     assert not await watch.load_changed()
