@@ -1,6 +1,7 @@
 """Derive the call of an exchange. A later version of Playhead can derive it again."""
 
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from decimal import Decimal
 from typing import Final
 
@@ -19,6 +20,9 @@ from calls.websocket_messages import is_websocket_body
 
 MAX_ANSWER_SIZE: Final = 64 * 1024 * 1024
 """A compressed answer that decodes to more bytes than this is not read."""
+
+MAX_UNLABELLED_SIZE: Final = 4 * 1024 * 1024
+"""An answer that is compressed without saying so and decodes to more bytes than this is a file: it is not read."""
 
 _FEED_SIZE: Final = 1 << 20
 """Bytes of an answer that are fed to the assembly at a time."""
@@ -56,12 +60,28 @@ def derive_keyed_call(exchange: Exchange, key: KeyResult) -> Call:
 
 def deriver(profiles: Profiles, clean: Clean, memory: ElementMemory | None = None) -> Callable[[Exchange], Call]:
     """Return a function that derives a call under these profiles and redacts it with `clean`: as it is stored and shown."""
-    return lambda exchange: clean_call(derive_call(exchange, profiles, memory), clean)
+    return lambda exchange: clean_call(derive_call(clean_unlabelled_answer(exchange, clean), profiles, memory), clean)
 
 
 def unkeyed_deriver(clean: Clean, memory: ElementMemory | None = None) -> Callable[[Exchange], Call]:
     """Return a function that derives a call without its key, warnings and parameters, which takes half the time."""
-    return lambda exchange: clean_call(derive_unkeyed_call(exchange, memory), clean)
+    return lambda exchange: clean_call(derive_unkeyed_call(clean_unlabelled_answer(exchange, clean), memory), clean)
+
+
+def clean_unlabelled_answer(exchange: Exchange, clean: Clean) -> Exchange:
+    """Decompress an answer that its headers do not call compressed, and replace the secrets in it.
+
+    It was recorded as the bytes of a file, so nobody has searched what is in it.
+    """
+    response = exchange.response
+    if response is None or not response.body.data.startswith(_GZIP) or header(response.headers, "content-encoding"):
+        return exchange
+    try:
+        text = decode_content(response.body.data, "gzip", MAX_UNLABELLED_SIZE).decode("utf-8", "replace")
+    except Undecodable:
+        text = ""
+    body = replace(response.body, data=clean(text).encode())
+    return replace(exchange, response=replace(response, body=body))
 
 
 def answer_summary(response: Response | None, dialect: str) -> AnswerSummary:

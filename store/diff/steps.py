@@ -8,7 +8,7 @@ from typing import Final
 from calls.codec.canonical import canonical_parsed_json, digest
 from calls.comparison.alignment import AlignedCall
 from calls.comparison.answer_fingerprint import answer_digest, call_target, new_input
-from calls.derive import derive_keyed_call
+from calls.derive import clean_unlabelled_answer, derive_keyed_call
 from calls.keys.key import KeyResult, make_key, raw_digest
 from calls.keys.profile import Profiles
 from calls.keys.rules import Plan
@@ -41,7 +41,7 @@ class StepReader:
 
     def derive_call(self, exchange: Exchange, key: KeyResult) -> Call:
         """Derive the call of an exchange, redacted for display."""
-        return clean_call(derive_keyed_call(exchange, key), self.clean)
+        return clean_call(derive_keyed_call(clean_unlabelled_answer(exchange, self.clean), key), self.clean)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -2,6 +2,8 @@
 
 import gzip
 import json
+import re
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -10,11 +12,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from calls.derive import derive_call
+from calls.derive import derive_call, deriver, unkeyed_deriver
 from calls.model import Body, Call, Exchange, Outcome, Response, ToolCall
+from calls.redaction.redactor import Redactor
 from tests.calls.asking import ANTHROPIC, OPENAI, PROFILES, TICKETS, VERSION, asking, chat, user
 from tests.calls.strategies import exchanges
 
+CLEAN = Redactor(key=b"k" * 32).redact_text
 CAPTURES = Path(__file__).parent / "captures"
 
 
@@ -120,6 +124,27 @@ def test_the_bytes_are_believed_before_the_label(encoding: str) -> None:
         == "Hi"
     )
     assert derive_call(answered_exchange(OPENAI, chat(), body, encoding="gzip"), PROFILES).text == "Hi"
+
+
+SECRETS = {"password": "correcthorse99battery", "note": "use sk-proj-" + "Q7w8E9r0" * 5, "kept": "né"}
+
+
+@pytest.mark.parametrize("derive", [deriver(PROFILES, CLEAN), unkeyed_deriver(CLEAN)])
+@pytest.mark.parametrize("media", ["application/json", "text/plain", "application/gzip"])
+def test_secrets_in_an_answer_that_does_not_say_that_it_is_compressed_are_in_no_call(
+    derive: Callable[[Exchange], Call], media: str
+) -> None:
+    """Its bytes were recorded as a file's, which redaction does not open (docs/security.md)."""
+    packed = gzip.compress(json.dumps(SECRETS, ensure_ascii=False).encode())
+    call = derive(answered_exchange(TICKETS, {}, packed, media))
+    assert not re.search("horse99|Q7w8E9", repr(call))
+    assert "né" in repr(call)
+    assert not re.search("horse99|Q7w8E9", repr(derive(answered_exchange(OPENAI, chat(), packed, media))))
+
+
+def test_a_large_file_that_does_not_say_that_it_is_compressed_is_not_read() -> None:
+    packed = gzip.compress(json.dumps([*range(800_000)]).encode())
+    assert deriver(PROFILES, CLEAN)(answered_exchange(TICKETS, {}, packed)).answer is None
 
 
 def test_what_cannot_be_opened_is_no_answer_and_no_crash() -> None:
