@@ -87,11 +87,13 @@ def _delays(result: Result) -> str | None:
 
 def _cost_table(results: Sequence[Result]) -> str:
     """Where the CPU goes that a call costs until it is in its rows."""
-    parts = ("worker_us", "store_server_us", "postgres_us", "cpu_us")
+    parts = ("worker_us", "store_us", "postgres_us", "cpu_us")
     for result in results:
         if result.engine == STORED and result.cpu_us is not None:
             lines = [["small", *(_cell(result.over(part)) or "" for part in parts)]]
-            return _markdown(["µs of CPU until a call is in its rows", "worker", "store", "Postgres", "sum"], lines)
+            return _markdown(
+                ["µs of CPU until a call is in its rows", "proxy worker", "store server", "Postgres", "sum"], lines
+            )
     return ""
 
 

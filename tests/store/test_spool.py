@@ -148,6 +148,55 @@ async def test_what_is_to_be_done_soon_is_kept_with_the_present_group(directory:
     assert everything(Reader(directory)) == [b"sooner", b"later"]
 
 
+async def test_what_arrives_is_passed_on_between_two_pieces_of_a_groups_work(
+    directory: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(writer, "WORK_SLICE", 0.0)
+    loop, order, done = asyncio.get_running_loop(), list[str](), asyncio.Event()
+    with Spool(directory) as spool:
+
+        def first() -> None:
+            order.append("first")
+            spool.append(b"first")
+            loop.call_soon(order.append, "passed on")
+            spool.call_soon(of_the_next_group)
+
+        def second() -> None:
+            order.append("second")
+            spool.append(b"second")
+
+        def of_the_next_group() -> None:
+            order.append("next group")
+            assert spool.written_count == 2
+            done.set()
+
+        spool.call_soon(first)
+        spool.call_soon(second)
+        async with asyncio.timeout(60):
+            await done.wait()
+    assert order == ["first", "passed on", "second", "next group"]
+
+
+async def test_a_spool_that_is_closed_amid_a_groups_work_does_all_of_it(
+    directory: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(writer, "WORK_SLICE", 0.0)
+    has_begun = asyncio.Event()
+    with Spool(directory) as spool:
+
+        def first() -> None:
+            has_begun.set()
+            spool.append(b"first")
+
+        def second() -> None:
+            spool.append(b"second")
+
+        spool.call_soon(first)
+        spool.call_soon(second)
+        await has_begun.wait()
+    assert everything(Reader(directory)) == [b"first", b"second"]
+
+
 async def test_what_was_to_be_done_soon_is_done_before_the_spool_is_closed(directory: Path) -> None:
     with Spool(directory) as spool:
 
