@@ -37,7 +37,8 @@ def _listen_addresses(host: str) -> list[tuple[socket.AddressFamily, str]]:
 
 
 def _listening_socket(family: socket.AddressFamily, address: str, port: int, reuse_port: bool) -> socket.socket:
-    endpoint = socket.socket(family, socket.SOCK_STREAM | socket.SOCK_CLOEXEC)
+    # With its protocol, as in `proxy.wire.listener`.
+    endpoint = socket.socket(family, socket.SOCK_STREAM | socket.SOCK_CLOEXEC, socket.IPPROTO_TCP)
     try:
         endpoint.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         if reuse_port:

@@ -146,7 +146,8 @@ class Listener:
 
 
 def _listening_socket(family: int, address: tuple[str, int], *, reuse_port: bool) -> socket.socket:
-    one = socket.socket(family, socket.SOCK_STREAM)
+    # With its protocol: without, asyncio does not switch off Nagle's algorithm, and an answer in two pieces takes 40 ms longer.
+    one = socket.socket(family, socket.SOCK_STREAM, socket.IPPROTO_TCP)
     try:
         one.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         if reuse_port:

@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 
+from proxy.capture import transparent
 from proxy.errors import Failure
 from proxy.wire import listener
 from proxy.wire.destinations import Destinations
@@ -79,6 +80,25 @@ async def test_both_families_of_a_name_listen_on_one_port() -> None:
     assert await send_word(port, b"hello") == b"hello"
     assert host in ("127.0.0.1", "::1")
     one.close()
+
+
+@pytest.mark.parametrize("listening_socket", [listener._listening_socket, transparent._listening_socket])
+async def test_answers_in_two_pieces_do_not_wait_for_an_acknowledgement(listening_socket: Callable[..., Any]) -> None:
+    accepted = asyncio.get_running_loop().create_future()
+
+    class Accepted(asyncio.Protocol):
+        def connection_made(self, transport: asyncio.BaseTransport) -> None:
+            accepted.set_result(transport.get_extra_info("socket").getsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY))
+            transport.close()
+
+    args = ("127.0.0.1", 0) if listening_socket is transparent._listening_socket else (("127.0.0.1", 0),)
+    endpoint = listening_socket(socket.AF_INET, *args, reuse_port=False)
+    server = await asyncio.get_running_loop().create_server(Accepted, sock=endpoint)
+    _, writer = await asyncio.open_connection(*endpoint.getsockname())
+    async with asyncio.timeout(60):
+        assert await accepted
+    writer.close()
+    server.close()
 
 
 def test_half_of_the_files_are_for_clients(monkeypatch: pytest.MonkeyPatch) -> None:
