@@ -35,9 +35,9 @@ type Durability = Literal["process", "fsync"]
 GROUP_INTERVAL: Final = 0.02
 """Seconds between two groups that are written or synced, while no task waits for one."""
 
-WORK_SLICE: Final = 0.0003
-"""Seconds of a group's work after which the event loop passes on what has arrived. The work of 50 streams takes ten times as long, and
-their next events arrive meanwhile."""
+WORK_SLICE: Final = 0.001
+"""Seconds of a group's work after which the event loop passes on what has arrived. The work of 50 streams takes three times as long,
+and their next events arrive meanwhile."""
 
 MAX_INLINE_WRITE: Final = 256 << 10
 """Bytes that the event loop's thread may write itself."""
