@@ -186,18 +186,18 @@ class Spool:
     def _end_group(self) -> None:
         self._finish_group(len(self._group_work))
 
-    def _finish_group(self, left: int) -> None:
-        """Do the work of a group that is left, write the records that no task has waited for, and request a sync.
+    def _finish_group(self, work_count: int) -> None:
+        """Do so many works of the group, write the records that no task has waited for, and request a sync.
 
         What arrives meanwhile is passed on between two slices of the work.
         """
         end, goes_on = time.monotonic() + WORK_SLICE, False
         try:
-            while left and self._group_work:
-                left -= 1
+            while work_count and self._group_work:
+                work_count -= 1
                 self._group_work.popleft()()
-                if left and time.monotonic() >= end:
-                    asyncio.get_running_loop().call_soon(self._finish_group, left)
+                if work_count and time.monotonic() >= end:
+                    asyncio.get_running_loop().call_soon(self._finish_group, work_count)
                     goes_on = True
                     return
         finally:
