@@ -86,14 +86,14 @@ async def test_both_families_of_a_name_listen_on_one_port() -> None:
 async def test_answers_in_two_pieces_do_not_wait_for_an_acknowledgement(listening_socket: Callable[..., Any]) -> None:
     accepted = asyncio.get_running_loop().create_future()
 
-    class Answering(asyncio.Protocol):
+    class AcceptedConnection(asyncio.Protocol):
         def connection_made(self, transport: asyncio.BaseTransport) -> None:
             accepted.set_result(transport.get_extra_info("socket").getsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY))
             transport.close()
 
     args = ("127.0.0.1", 0) if listening_socket is transparent._listening_socket else (("127.0.0.1", 0),)
     endpoint = listening_socket(socket.AF_INET, *args, reuse_port=False)
-    server = await asyncio.get_running_loop().create_server(Answering, sock=endpoint)
+    server = await asyncio.get_running_loop().create_server(AcceptedConnection, sock=endpoint)
     _, writer = await asyncio.open_connection(*endpoint.getsockname())
     async with asyncio.timeout(60):
         assert await accepted
