@@ -74,6 +74,10 @@ class BodyObjects:
         return self._trouble
 
     @property
+    def _is_paused(self) -> bool:
+        return time.monotonic() < self._retry_at
+
+    @property
     def bucket(self) -> Bucket:
         """The bucket, opened when it is first used. Raises `ObjectStorageDown`."""
         if self._opened is None:
@@ -81,7 +85,10 @@ class BodyObjects:
         return self._opened
 
     async def check(self) -> str | None:
-        """Write, read and delete an object; return why that fails, or None."""
+        """Write, read and delete an object; return why nothing is written at present, or None.
+
+        A success within the pause after a failure changes nothing: what is written then goes into the database, and says so.
+        """
         path = f"check/{self._now()}"
         try:
             async with asyncio.timeout(WRITE_TIMEOUT):
@@ -99,12 +106,13 @@ class BodyObjects:
         except TimeoutError:
             self._note_failure(f"{self._target.url} has not answered for {WRITE_TIMEOUT:g} s")
         else:
-            self._note_success()
+            if not self._is_paused:
+                self._note_success()
         return self.trouble
 
     async def write(self, project: str, contents: Mapping[bytes, bytes]) -> dict[bytes, WrittenObject]:
         """Write an object of each content; return those that were written, by the same names."""
-        if not contents or time.monotonic() < self._retry_at:
+        if not contents or self._is_paused:
             self.failures += len(contents)
             return {}
         try:
@@ -284,3 +292,4 @@ class BodyObjects:
         if self.trouble is not None:
             log.info("object storage %s works again", self._target.url)
         self._trouble = None
+        self._retry_at = 0.0

@@ -194,6 +194,25 @@ async def test_bodies_are_in_the_database_while_object_storage_is_down(database:
     assert await read_exchanges(database, "day") == more
 
 
+async def test_what_is_said_about_object_storage_is_what_the_next_body_meets(
+    database: Database, tmp_path: Path
+) -> None:
+    (tmp_path / "bucket").write_text("not a directory")
+    database.objects = storage = object_storage(database, tmp_path, pause=3600)
+    await store(database, conversation(turns=1))
+    why = storage.trouble
+    assert why is not None
+    (tmp_path / "bucket").unlink()
+    # It answers again, but within the pause bodies still go into the database: nobody may be told that all is well.
+    assert await storage.check() == why
+    await store(database, conversation("day", turns=1, seed=1))
+    assert (object_files(tmp_path), storage.trouble) == ([], why)
+    # A helper process has written one, so it works, and the pause is over.
+    storage.add_counts({"objects_written_total": 1}, None)
+    await store(database, conversation("noon", turns=1, seed=2))
+    assert (len(object_files(tmp_path)), storage.trouble) == (2, None)
+
+
 async def test_a_run_that_is_not_whole_is_not_exported(database: Database, tmp_path: Path) -> None:
     database.objects = object_storage(database, tmp_path)
     await store(database, conversation())
