@@ -21,7 +21,7 @@ from calls.model import Call, Exchange, Json, Usage, header
 
 if TYPE_CHECKING:
     from genai_prices.data_snapshot import DataSnapshot
-    from genai_prices.types import Provider
+    from genai_prices.types import ModelPrice, Provider
     from genai_prices.types import Usage as Counted
 
 LARGEST: Final = Decimal(10) ** 9
@@ -64,6 +64,11 @@ _FLAVORS: Final = {
     "bedrock_invoke": ("anthropic",),
 }
 """By dialect, the `api_flavor` that the tables give to its form of usage; other dialects use `default`."""
+
+_MODALITIES: Final = ("text", "audio", "image", "video")
+
+_AUDIO_COSTS_MORE: Final = frozenset(("openai", "azure"))
+"""Providers that charge many times as much for audio as for text. Where a model has only prices of text, the tables would apply these."""
 
 _USAGE_MEMBERS: Final = ("usage", "usageMetadata", "meta")
 """Members of an answer that hold its usage."""
@@ -199,7 +204,16 @@ def _table_prices(
     gateway = {name: value for name, value in zip(("service_tier", "speed"), context, strict=True) if value}
     prices = (_result_or_none(_tables().calc, counted, model, provider.id, None, at, gateway) for model in models)
     price = next((price for price in prices if price is not None), None)
-    return None if price is None else (price.input_price, price.output_price, price.total_price)
+    if price is None or (provider.id in _AUDIO_COSTS_MORE and _lacks_audio_price(counted, price.model_price)):
+        return None
+    return price.input_price, price.output_price, price.total_price
+
+
+def _lacks_audio_price(counted: "Counted", price: "ModelPrice") -> bool:
+    return any(
+        counted.reported_value(f"{side}_audio_tokens") and getattr(price, f"{side}_audio_mtok", None) is None
+        for side in ("input", "output")
+    )
 
 
 def _provider(service: str) -> "Provider | None":
@@ -216,11 +230,24 @@ def _counted_usage(provider: "Provider", flavors: tuple[str, ...], usage_json: b
     answer = _result_or_none(msgspec.json.decode, usage_json)
     for flavor in filter(known.__contains__, flavors):
         if (found := _result_or_none(provider.extract_usage, answer, api_flavor=flavor)) is not None:
-            return found[1]
+            return _with_absent_modalities(found[1])
     if usage == Usage() or (usage.cached_tokens and flavors[0] == "anthropic"):
         return None  # Anthropic counts cached tokens apart from the input, the others within it
     counts = {"input_tokens": usage.input_tokens, "output_tokens": usage.output_tokens}
     return _result_or_none(Counted, **counts, cache_read_tokens=usage.cached_tokens)
+
+
+def _with_absent_modalities(counted: "Counted") -> "Counted":
+    """State that no token of a modality was cached where those of the others are all that were.
+
+    Gemini lists only the modalities that it has tokens of; without the number of cached ones, audio has no price.
+    """
+    from genai_prices.types import Usage as Counted
+
+    cached = [f"cache_{modality}_read_tokens" for modality in _MODALITIES]
+    if sum(map(counted.reported_value, cached)) != counted.reported_value("cache_read_tokens"):
+        return counted
+    return counted + Counted(**dict.fromkeys(cached, 0))
 
 
 def _result_or_none[**P, T](look: Callable[P, T], *what: P.args, **more: P.kwargs) -> T | None:

@@ -75,6 +75,54 @@ def test_anthropic_counts_what_was_cached_beside_its_input() -> None:
     )
 
 
+@pytest.mark.parametrize(
+    ("cached", "cost"),
+    [
+        ([{"modality": "TEXT", "tokenCount": 400}], (400 * 0.3 + 400 * 0.03 + 200 * 1 + 140 * 2.5) / 1e6),
+        (
+            [{"modality": "TEXT", "tokenCount": 300}, {"modality": "AUDIO", "tokenCount": 100}],
+            (500 * 0.3 + 300 * 0.03 + 100 * 1 + 100 * 0.1 + 140 * 2.5) / 1e6,
+        ),
+        (None, None),  # how much of the audio was cached is not said
+    ],
+)
+def test_audio_beside_a_cached_text_has_its_price(cached: Any, cost: float | None) -> None:
+    usage = {
+        "promptTokenCount": 1000,
+        "candidatesTokenCount": 40,
+        "thoughtsTokenCount": 100,
+        "totalTokenCount": 1140,
+        "cachedContentTokenCount": 400,
+        "promptTokensDetails": [{"modality": "TEXT", "tokenCount": 800}, {"modality": "AUDIO", "tokenCount": 200}],
+        **({"cacheTokensDetails": cached} if cached else {}),
+    }
+    answer = {"candidates": [], "modelVersion": "gemini-2.5-flash", "usageMetadata": usage}
+    url = "https://generativelanguage.googleapis.com/v1beta/models/gemini-2.5-flash:generateContent"
+    found = usd(url, answer)
+    assert found == (None if cost is None else pytest.approx(cost))
+
+
+@pytest.mark.parametrize("url", [OPENAI, "https://x.openai.azure.com/openai/deployments/ours"])
+def test_audio_is_not_charged_at_the_price_of_text(url: str) -> None:
+    """The tables have no price of audio for gpt-4o-audio-preview: sixteen times that of text."""
+    spoken = {
+        "prompt_tokens": 1000,
+        "completion_tokens": 50,
+        "prompt_tokens_details": {"audio_tokens": 200, "cached_tokens": 0},
+        "completion_tokens_details": {"audio_tokens": 20},
+    }
+    silent = {**spoken, "prompt_tokens_details": {"audio_tokens": 0}, "completion_tokens_details": {"audio_tokens": 0}}
+    heard_only = {**spoken, "completion_tokens_details": {"audio_tokens": 0}}
+    for usage in (spoken, heard_only):
+        assert usd(f"{url}/chat/completions", chat("gpt-4o-audio-preview", usage)) is None
+    assert usd(f"{OPENAI}/chat/completions", chat("gpt-4o-audio-preview", silent)) == pytest.approx(
+        (1000 * 2.5 + 50 * 10) / 1e6
+    )
+    assert usd(f"{OPENAI}/chat/completions", chat("gpt-audio", spoken)) == pytest.approx(
+        (800 * 2.5 + 200 * 32 + 30 * 10 + 20 * 64) / 1e6
+    )
+
+
 def test_a_figure_says_whose_prices_it_is_of() -> None:
     found = call_cost(*make_call(f"{OPENAI}/chat/completions", chat("gpt-4o-mini")))
     assert found is not None
