@@ -474,7 +474,12 @@ async def _load_groups(
         rows = select(*rows.c, func.unnest(rows.c.tools).label("tool")).subquery("rows_by_tool")
     source: FromClause = rows
     names = [grouping.column(rows) for grouping in groupings]
-    sums = [func.sum(rows.c[name]).label(name) for name in COUNTS]
+    # Postgres adds up bigints as a numeric, which is written as a number with a fraction: 60000.0 tokens.
+    sums = [
+        (total if name == "cost_usd" else cast(total, BigInteger)).label(name)
+        for name in COUNTS
+        for total in (func.sum(rows.c[name]),)
+    ]
     query = select(*names, *sums).select_from(source).group_by(*names)
     query = query.order_by(*_group_order(rows, names, groupings, sort), *names).limit(limit)
     found = (await connection.execute(query)).all()

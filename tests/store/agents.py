@@ -27,6 +27,9 @@ class Agent:
     model: str = "gpt-5-2026-01-01"
     fingerprint: Said = lambda turn: "fp_1"
     status: Said = lambda turn: 200
+    tokens: Said = lambda turn: 100 + turn
+    """How many tokens its prompts have."""
+
     extra: Mapping[str, Any] = field(default_factory=dict)
     """More members of each model request."""
 
@@ -86,7 +89,11 @@ class Agent:
             "model": self.model,
             "system_fingerprint": self.fingerprint(turn),
             "choices": [{"index": 0, "message": message, "finish_reason": "tool_calls"}],
-            "usage": {"prompt_tokens": 100 + turn, "completion_tokens": 10, "total_tokens": 110 + turn},
+            "usage": {
+                "prompt_tokens": self.tokens(turn),
+                "completion_tokens": 10,
+                "total_tokens": self.tokens(turn) + 10,
+            },
         }
 
 

@@ -59,6 +59,17 @@ async def test_tokens_and_costs_are_those_of_the_runs(house: House) -> None:
         assert by_run[name]["calls"] == run["calls"]
 
 
+async def test_counts_are_whole_numbers_also_where_they_are_round(house: House) -> None:
+    await record(house, "a", tokens=lambda _: 30_000)
+    await record(house, "b", offset=HOUR, tokens=lambda _: 5_000)
+    for grouping in ("run", "model", "day"):
+        found = await stats(house, group_by=grouping)
+        for sums in (*found["items"], found["total"]):
+            counts = [count for count in sums["usage"].values() if count is not None]
+            assert {type(count) for count in (*counts, sums["calls"], sums["calls_without_price"])} == {int}, sums
+    assert (await stats(house, group_by="run"))["total"]["usage"]["input_tokens"] == 70_000
+
+
 async def test_a_tool_counts_where_a_model_requests_it_and_where_it_is_called(house: House) -> None:
     await record(house, "a")
     found = await stats(house, group_by="tool")
