@@ -127,9 +127,7 @@ class CallMetrics:
             yield from (
                 f"playhead_{name}{_labels(one)} {getattr(counts, attribute)}" for one, counts in counts_by_series
             )
-        yield from _head(
-            "call_tokens_total", "Their tokens; input has cached ones, output those of reasoning", "counter"
-        )
+        yield from _head("call_tokens_total", "Their tokens, as each provider counts them", "counter")
         for one, counts in counts_by_series:
             for name, count in counts.tokens.items():
                 yield f"playhead_call_tokens_total{_labels(one, {'type': name.removesuffix('_tokens')})} {count}"

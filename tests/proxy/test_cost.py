@@ -1,10 +1,11 @@
-"""What `playhead cost` prints is readable on 100 columns."""
+"""What `playhead cost` prints is readable on 100 columns, and what it and `playhead stats` print is what is known."""
 
 from typing import Any
 
 import click
 import pytest
 
+from proxy.cli.look.ask import _stats_row
 from proxy.cli.look.cost import _print_steps, _print_tree, _summary_lines
 
 AMOUNTS: dict[str, Any] = {
@@ -65,3 +66,31 @@ def test_every_line_fits_and_is_safe_to_print(
     assert "unknown" in shown
     assert "plan\\x1b" in shown
     assert "└ 8 more" in shown
+
+
+def test_more_tokens_may_be_cached_than_were_sent() -> None:
+    """Anthropic counts cached tokens apart from the input: they are not a part of it."""
+    usage = {"input_tokens": 500, "output_tokens": 100, "cached_tokens": 3000, "reasoning_tokens": None}
+    found = {
+        "run": "r",
+        "total": {**AMOUNTS, "calls": 1, "usage": usage},
+        "steps_left_out": 0,
+        "tree": node("run", "r"),
+    }
+    assert "input 500 tokens, cached 3,000, output 100 (0 reasoning)" in list(_summary_lines(found))
+
+
+@pytest.mark.parametrize(
+    ("known", "without_price", "shown"),
+    [(None, 2, "unknown"), (None, 0, "-"), (12.5, 0, "$12.50"), (12.5, 2, "$12.50+")],
+)
+def test_a_sum_says_whether_it_is_known(known: float | None, without_price: int, shown: str) -> None:
+    sums = {
+        "usage": AMOUNTS["usage"],
+        "calls": 2,
+        "errors": 0,
+        "duration_ms": {"p50": 1.0, "p99": None},
+        "known_cost_usd": known,
+        "calls_without_price": without_price,
+    }
+    assert shown in _stats_row(["gpt-5"], sums)

@@ -97,11 +97,12 @@ def _group_text(value: str | int | None) -> str:
 
 def _stats_row(group: list[str], sums: dict[str, Any]) -> tuple[str, ...]:
     usage, known = sums["usage"], sums["known_cost_usd"]
-    cost = "-" if known is None else money(known)
+    unknown = sums["calls_without_price"] > 0
+    cost = ("unknown" if unknown else "-") if known is None else money(known) + ("+" if unknown else "")
     tokens = [f"{usage[name] or 0:,}" for name in ("input_tokens", "cached_tokens", "output_tokens")]
     times = ["-" if (ms := sums["duration_ms"][name]) is None else f"{ms:,.0f}" for name in ("p50", "p99")]
     counts = (f"{sums['calls']:,}", f"{sums['errors']:,}")
-    return (*group, *counts, *tokens, cost + ("+" if sums["calls_without_price"] else ""), *times)
+    return (*group, *counts, *tokens, cost, *times)
 
 
 COMMANDS = (search_command, stats_command)

@@ -71,7 +71,7 @@ def _summary_lines(run_cost: Mapping[str, Any]) -> Iterator[str]:
     if unknown:
         yield f"the price of {count_text(unknown, 'call')} is not known"
     yield (
-        f"input {usage['input_tokens'] or 0:,} tokens ({usage['cached_tokens'] or 0:,} cached),"
+        f"input {usage['input_tokens'] or 0:,} tokens, cached {usage['cached_tokens'] or 0:,},"
         f" output {usage['output_tokens'] or 0:,} ({usage['reasoning_tokens'] or 0:,} reasoning)"
     )
     new, again = tree["new_tokens"], tree["repeated_tokens"]

@@ -116,7 +116,7 @@ export default function Costs({ query }) {
         ${figure("Calls", count(total.calls))}
         ${figure("Errors", count(total.errors))}
         ${figure("Tokens in", html`<${Tokens} value=${total.usage.input_tokens} />`)}
-        ${figure("of these cached", total.usage.input_tokens ? percent((total.usage.cached_tokens || 0) / total.usage.input_tokens) : "–")}
+        ${figure("Cached", html`<${Tokens} value=${total.usage.cached_tokens} />`)}
         ${figure("Tokens out", html`<${Tokens} value=${total.usage.output_tokens} />`)}
         ${figure("Median duration", duration(total.duration_ms?.p50))}
       </dl>
