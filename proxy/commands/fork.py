@@ -111,7 +111,8 @@ async def fork(settings: Settings, command: Sequence[str], fork_command: ForkCom
         finally:
             await processes.close_workers()
             if bundle.parent == processes.data.replays:
-                bundle.unlink()
+                # An erasure of the run deletes it, too.
+                bundle.unlink(missing_ok=True)
         report = _take_report(report_file)
         if report is not None:
             report = report_with_escapes(

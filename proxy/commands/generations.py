@@ -135,7 +135,7 @@ class Generations:
                 file.writelines(self.api.stream_bytes(f"/runs/{path_segment(self.candidate)}/bundle", proof="false"))
             return await asyncio.to_thread(load_bundle, rows_file)
         finally:
-            rows_file.unlink()
+            rows_file.unlink(missing_ok=True)
 
     def _promote(self, bundle: Bundle, name: str) -> None:
         """Store the generation, then set the label that puts it into effect."""

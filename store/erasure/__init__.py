@@ -6,5 +6,6 @@ eraser         erase runs or calls, and report where something was
 erase_rows     delete the rows of runs and calls, and encode anew what shares bytes with them
 disk_traces    rewrite what Postgres has on disk: tables, statistics, the write-ahead log
 files          erase from spools, replays and damaged records
+mentions       find out whether a report or a file of a replay is about a run
 matching       find the calls with a value at an RFC 9535 path
 """

@@ -4,6 +4,7 @@ Exchanges of a run share bytes on each day: parts, and primers that others are c
 the others of those days are encoded anew, without the parts of before. `runs.encoding` then tells all caches of parts to forget them.
 """
 
+import asyncio
 import datetime as dt
 import uuid
 from collections import Counter
@@ -36,6 +37,7 @@ from store.database.connection import Database
 from store.database.day_locks import share_any_day, share_days
 from store.database.object_forms import ObjectRef, ObjectStorage, ObjectStorageDown, fill_in, object_form, objects_of
 from store.database.tables import PARTITIONED
+from store.erasure.mentions import is_about
 from store.feed.entries import RunChanged, RunDeleted
 from store.feed.feed import append_entries
 from store.ingest.partitions import day_of, first_id_of
@@ -151,12 +153,14 @@ async def note_erased(connection: asyncpg.Connection, project: str, run: str, da
 
 
 async def erase_replays(database: Database, project: str, runs: Sequence[str]) -> int:
-    """Delete the reports of replays that mention these runs, which may have edited answers; return how many."""
+    """Delete the reports of replays that name these runs, which may have edited answers; return how many."""
     replay_ids: list[str] = []
     after = ""
     async with database.connection() as connection:
         while rows := await connection.fetch(REPLAYS, project, after):
-            replay_ids += [row["id"] for row in rows if any(run.encode() in unpack(row["report"]) for run in runs)]
+            replay_ids += await asyncio.to_thread(
+                lambda page: [row["id"] for row in page if is_about(unpack(row["report"]), runs)], rows
+            )
             after = rows[-1]["id"]
         return await _delete(connection, "replays", "id = ANY ($2::text[])", project, replay_ids)
 

@@ -149,7 +149,7 @@ class Eraser:
         """Erase from files, and the reports of replays; return how many reports. Before the rows, by which all of it is found again."""
         files = NO_FILES
         if self.data is not None:
-            files = await erase_files(self.data, {*runs, *exchanges})
+            files = await erase_files(self.data, self.project, {*runs, *exchanges})
         return files, await erase_replays(self.database, self.project, sorted(runs))
 
     async def _report(self, erased_rows: ErasedRows, files: ErasedFiles, replays: int) -> ErasureReport:

@@ -2,10 +2,11 @@
 
 import asyncio
 import os
-from collections.abc import Collection, Iterator
+from collections.abc import Callable, Collection, Iterator
 from pathlib import Path
 from typing import Final, NamedTuple
 
+from store.erasure.mentions import is_file_about
 from store.spool.cursor import load_cursor
 from store.spool.place import spool_directories
 from store.spool.segment import read_head, segment_numbers, segment_path
@@ -30,9 +31,8 @@ class ErasedFiles(NamedTuple):
 NO_FILES: Final = ErasedFiles(0, 0, 0, [])
 
 
-async def erase_files(root: Path, names: Collection[str]) -> ErasedFiles:
+async def erase_files(root: Path, project: str, names: Collection[str]) -> ErasedFiles:
     """Erase from the files of a data directory what names these runs or exchanges. All spools must be drained."""
-    needles = [name.encode() for name in names]
     open_spools: list[str] = []
     for _ in range(COMMIT_TRIES):
         open_spools = [spool.name for spool in spool_directories(root / "spool") if not is_drained(spool)]
@@ -42,10 +42,16 @@ async def erase_files(root: Path, names: Collection[str]) -> ErasedFiles:
     spool_bytes = sum(
         [await asyncio.to_thread(overwrite_drained, spool) for spool in spool_directories(root / "spool")]
     )
-    replays = await asyncio.to_thread(_delete_matching, list(_files(root / "replays")), needles)
+    replays = await asyncio.to_thread(
+        _delete_matching, list(_files(root / "replays")), lambda content: is_file_about(content, project, names)
+    )
     damaged = [root / "damaged", *(spool / "damaged" for spool in spool_directories(root / "spool"))]
     damaged_files = [file for directory in damaged for file in _files(directory)]
-    deleted_count = await asyncio.to_thread(_delete_matching, damaged_files, needles)
+    # Nothing says where a name begins or ends in bytes that cannot be read.
+    needles = [name.encode() for name in names]
+    deleted_count = await asyncio.to_thread(
+        _delete_matching, damaged_files, lambda content: any(needle in content for needle in needles)
+    )
     remains = [
         f"the spool {name} has exchanges that have not ended: what they have sent is stored when they end"
         for name in open_spools
@@ -90,15 +96,15 @@ def _files(directory: Path) -> Iterator[Path]:
         yield from (path for path in directory.rglob("*") if path.is_file())
 
 
-def _delete_matching(files: Collection[Path], needles: Collection[bytes]) -> int:
-    """Delete the files that contain one of the needles; return how many."""
+def _delete_matching(files: Collection[Path], is_meant: Callable[[bytes], bool]) -> int:
+    """Delete the files with such content; return how many."""
     deleted_count = 0
     for file in files:
         try:
             content = file.read_bytes()
         except FileNotFoundError:
             continue
-        if any(needle in content for needle in needles):
+        if is_meant(content):
             file.unlink(missing_ok=True)
             deleted_count += 1
     return deleted_count

@@ -10,14 +10,16 @@ from pathlib import Path
 from typing import Any
 
 import httpx2
+import msgspec
 import pytest
 
-from calls.events import Gap
+from calls.events import Gap, ReplayReported
 from calls.model import Exchange
 from calls.redaction.redactor import Redactor
 from proxy.recording.exchange_recording import Recording
 from proxy.recording.recorder import Recorder
 from store.api.routes.keep import erasures
+from store.bundle.rows_bundle import MAGIC
 from store.database import blobs
 from store.database.connection import Database
 from store.embedded.postgres import ensure_server
@@ -175,6 +177,42 @@ async def _erase_beside_an_open_transaction(database: Database, directory: Path)
     assert again is not None
     assert again.remains == []
     assert files_with(directory, CANARY.encode()) == []
+
+
+async def test_a_run_whose_id_is_part_of_other_texts_takes_only_its_own_replays(
+    database: Database, tmp_path: Path
+) -> None:
+    reports = {
+        "of-1": {"id": "of-1", "run": "1", "misses": []},
+        "1": {"id": "1", "run": "night", "misses": []},
+        "fork-1": {"id": "fork-1", "run": "night-1", "first_divergence": {"step": 1, "detail": "in run 1 and night-1"}},
+    }
+    for name, report in reports.items():
+        await BatchWriter(database).write_batch([], replays=[ReplayReported(name, json.dumps(report).encode())])
+    replays = tmp_path / "replays"
+    files = {
+        "a.begun": b'{"id": "1", "run": "night"}',
+        "b.begun": b'{"id": "web/1", "run": "1"}',
+        "c.take": b'{"id":"x","run":"1","candidate":"1:live-2","project":"web"}',
+        "d.take": b'{"id":"x","run":"1","candidate":"1:live-2","project":"default"}',
+        "e.begun": b'{"id": "fork-1", "run": "night-1"}',
+        "f.jsonl": b'{"format": 1, "run": {"id": "1"}}\n{"exchange": {}}\n',
+        "g.jsonl": b'{"format": 1, "run": {"id": "11"}}\n{"exchange": {}}\n',
+        "h.jsonl": MAGIC + msgspec.msgpack.encode(["s", {"id": "1"}, "p"]),
+        "i.jsonl": MAGIC + msgspec.msgpack.encode(["s", {"id": "n-1"}, "p"]),
+        "j.mode": b"auto",
+    }
+    for directory in (replays, tmp_path / "spool"):
+        directory.mkdir()
+    for file, content in files.items():
+        (replays / file).write_bytes(content)
+    await store(database, conversation("1", "harmless", 1))
+    report = await eraser(database, tmp_path).erase_run("1")
+    assert report is not None
+    assert report.rows["replays"] == 2
+    assert sorted(path.name[0] for path in replays.iterdir()) == ["b", "c", "e", "g", "i", "j"]
+    async with database.connection() as connection:
+        assert await connection.fetchval("SELECT array_agg(id) FROM replays") == ["fork-1"]
 
 
 async def test_a_match_finds_a_person_over_all_runs(tmp_path: Path, database: Database) -> None:
