@@ -4,8 +4,8 @@ A `playhead up --mode replay` answers many small runs from its store, one after 
 four more follow, the last of them on another connection. Small runs are loaded ahead, which the script waits for. CPU is that of the store server and of the worker, for each run loaded. With another
 checkout both run in turns.
 
-The rows `stored_…` are the same for runs that are not loaded ahead: those of a database of which Playhead does not know who else
-writes to it. The store server's CPU then is for loading alone.
+The rows `stored_…` are the same for runs of a `--database-url`: Playhead does not know who else writes to it, so the worker asks for
+each run whether it has changed since it was loaded.
 
 The rows `command_…` are of workers as `playhead replay FILE` starts them: the first request, over TLS and half a second after the
 worker is ready (an agent takes longer to start), beside one on a later connection and beside later ones on the same connection.
@@ -224,7 +224,7 @@ def measure_rounds(
 
 
 def add_prefix(cost: Mapping[str, float]) -> dict[str, float]:
-    """Name the rows of runs that are not loaded ahead."""
+    """Name the rows of runs of a `--database-url`."""
     return {f"stored_{name}": value for name, value in cost.items()}
 
 

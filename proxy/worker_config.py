@@ -51,7 +51,10 @@ class WorkerConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
     """The API token; None: the one in the data directory."""
 
     run_versions: str | None = None
-    """The file in which the store server of this `up` notes which runs have changed; None if nothing is loaded ahead."""
+    """The file in which the store server of this `up` notes which runs have changed, if it alone writes to the database."""
+
+    versions_socket: str | None = None
+    """Where the store server of this `up` says which runs have changed, if others may write to the database, too."""
 
     preload_secret: str | None = None
     """What the worker shows the store server of this `up` to load recordings ahead."""

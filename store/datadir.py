@@ -78,6 +78,11 @@ class DataDir(msgspec.Struct, frozen=True):
         return self.root / "run-versions"
 
     @property
+    def versions_socket(self) -> Path:
+        """The socket on which they ask for it, where others may write to the database (`store.feed.stored_versions`)."""
+        return self.root / "control" / "run-versions"
+
+    @property
     def checkpoints(self) -> Path:
         """The directory with the newest checkpoint of each project, a file each."""
         return self.root / "checkpoints"

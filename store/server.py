@@ -132,7 +132,7 @@ async def _serve(
                 draining = group.create_task(parts.ingester.run())
                 tokens = _full_tokens(config, data)
                 app = create_app(parts.deps, tokens, data.api_token_file, data.api_tokens())
-                async with run_server(app, api_socket):
+                async with run_server(app, api_socket), _serve_versions(config, database):
                     await reporter.wait_for_first_try()
                     reporter.report_ready({"ready": True, "port": api_socket.getsockname()[1]})
                     await stopped.wait()
@@ -141,6 +141,14 @@ async def _serve(
                 for task in background:
                     task.cancel()
                 await parts.stop(draining)
+
+
+def _serve_versions(config: StoreServerConfig, database: Database) -> contextlib.AbstractAsyncContextManager[None]:
+    if config.versions_socket is None:
+        return contextlib.nullcontext()
+    from store.feed.stored_versions import serve_versions
+
+    return serve_versions(database, Path(config.versions_socket))
 
 
 async def _prepare(database: Database, writer: BatchWriter) -> None:

@@ -38,6 +38,9 @@ class StoreServerConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknow
     preload_secret: str | None = None
     """What the workers of this `up` show when they load recordings ahead, so that nobody else's export is noted as that."""
 
+    versions_socket: str | None = None
+    """Where workers ask which versions runs have (`store.feed.stored_versions`)."""
+
     started: int = 0
     waits: bool = False
     """Whether to serve while the configured database cannot be used, without being ready; otherwise the server ends."""

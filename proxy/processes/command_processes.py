@@ -19,7 +19,7 @@ import msgspec
 
 from calls.project_runs import full_run_name
 from proxy.anchor_settings import anchor_targets
-from proxy.capture.control_path import control_path
+from proxy.capture.control_path import MAX_PATH_BYTES, control_path
 from proxy.errors import Failure
 from proxy.export_settings import export_targets
 from proxy.processes import settings_match
@@ -397,12 +397,24 @@ class CommandProcesses:
             fork_agent=self.settings.fork_agent,
             objects=self.settings.objects.target(self.data.keys),
             preload_secret=self.preload_secret if is_lasting else None,
+            versions_socket=self.preload_settings().get("versions_socket")
+            if is_lasting and self.settings.mode == "replay"
+            else None,
             started=self.started,
             # A user waits for a command, which should fail soon; an `up` goes on recording.
             waits=is_lasting,
             temporary=not is_lasting,
             idle_timeout=self.settings.store_idle if self._stays_ready else 0.0,
         )
+
+    def preload_settings(self) -> dict[str, str]:
+        """Return what the workers of an `up` in mode replay are told to load runs ahead; nothing if its path is too long."""
+        if self.settings.database_url is None:
+            return {"run_versions": str(self.data.run_versions), "preload_secret": self.preload_secret}
+        path = self.data.versions_socket
+        if len(os.fsencode(path)) > MAX_PATH_BYTES:
+            return {}
+        return {"versions_socket": str(path), "preload_secret": self.preload_secret}
 
     def profiles_toml(self) -> str | None:
         """Return the text of the file with the user's profiles, so that errors can name a line; None without profiles."""

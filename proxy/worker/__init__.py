@@ -6,6 +6,7 @@ template          the process that forks workers for commands: `python -m proxy.
 counters          count connections and requests, for `/metrics`
 recordings        load recordings for replays from files
 stored_recordings  load them from the store server
+run_versions      ask which versions runs have
 preloaded_recordings  load small runs before anybody asks for them
 replay_setup      set up the replays that a worker answers from
 replay_reports    write the reports of replays

@@ -1,13 +1,15 @@
 """Load the newest small runs of the store before anybody asks for them, so that the first request of a replay need not wait.
 
-What is loaded is used only as long as its run is unchanged (`store.database.run_versions`), and once: the replay that uses it has it
+What is loaded is used only as long as its run is unchanged (`proxy.worker.run_versions`), and once: the replay that uses it has it
 from then on.
 """
 
 import asyncio
 from collections import deque
 from collections.abc import Awaitable, Callable
+from contextlib import closing
 from dataclasses import dataclass, field
+from itertools import islice
 from pathlib import Path
 from typing import Final
 
@@ -19,11 +21,11 @@ from calls.model import UnknownFormat
 from calls.project_runs import full_run_name, split_run_name
 from proxy.errors import Failure
 from proxy.worker.recordings import Fetch, FetchMany, FoundRecording
+from proxy.worker.run_versions import RunVersion, VersionReader
 from replay.recording import build_recording
 from store.bundle.bundle import BadBundle, Bundle
 from store.bundle.rows_bundle import StoredRun
 from store.database.blobs import CorruptData
-from store.database.run_versions import RunVersions
 
 MOST_RUNS: Final = 2048
 """Half as many as there are versions of runs: with more, a run that changes would often look like another one."""
@@ -54,7 +56,7 @@ type ListRuns = Callable[[int, int], Awaitable[list[str]]]
 class _PreloadedRecording(msgspec.Struct, frozen=True, kw_only=True):
     found: FoundRecording
     runs: tuple[str, ...]
-    version: tuple[int, ...]
+    version: tuple[RunVersion, ...]
     size: int
 
 
@@ -66,7 +68,7 @@ class PreloadedRecordings:
     fetch_many: FetchMany
     list_runs: ListRuns
     profiles: Profiles
-    versions_file: Path
+    versions: VersionReader
     replays_directory: Path
     """Has the reports of commands' replays, whose names mean their recordings."""
 
@@ -74,33 +76,29 @@ class PreloadedRecordings:
     """Whether there is a replay of this name, which needs nothing loaded any more."""
 
     _recordings: dict[str, _PreloadedRecording] = field(init=False, default_factory=dict)
-    _versions: RunVersions | None = field(init=False, default=None)
 
-    def take(self, full_name: str) -> FoundRecording | None:
+    async def take(self, full_name: str) -> FoundRecording | None:
         """Return what was loaded under this name, once; None if nothing was, or if it has changed since."""
         one = self._recordings.pop(full_name, None)
-        return one.found if one is not None and self._is_valid(full_name, one) else None
+        return one.found if one is not None and await self._is_valid(full_name, one) else None
 
     async def fetch_or_take(self, full_name: str) -> FoundRecording:
         """Return what was loaded under this name, or else fetch it."""
-        return self.take(full_name) or await self.fetch(full_name)
+        return await self.take(full_name) or await self.fetch(full_name)
 
     async def keep_loading(self) -> None:
         """Load runs whenever there are new ones, until cancelled."""
-        loaded_content = None
-        while True:
-            if (versions := self._open_versions()) is None:
-                await asyncio.sleep(START_INTERVAL)
-                continue
-            if (now := versions.content()) != loaded_content:
-                loaded_content = now if await self.load_newest() else None
-            await asyncio.sleep(START_INTERVAL if loaded_content is None else LOOK_INTERVAL)
+        loaded_state: object | None = None
+        with closing(self.versions):
+            while True:
+                state = await self.versions.state()
+                if state is None or state != loaded_state:
+                    loaded_state = state if state is not None and await self.load_newest() else None
+                await asyncio.sleep(START_INTERVAL if loaded_state is None else LOOK_INTERVAL)
 
     async def load_newest(self) -> bool:
         """Load the newest runs, and forget those that have changed. False if the store server does not answer yet."""
-        for name, one in list(self._recordings.items()):
-            if not self._is_valid(name, one):
-                del self._recordings[name]
+        await self._forget_changed()
         try:
             names = await self.list_runs(MOST_RUNS, MOST_EXCHANGES)
         except Failure:
@@ -110,10 +108,13 @@ class PreloadedRecordings:
         loop = asyncio.get_running_loop()
         size = sum(one.size for one in self._recordings.values())
         waiting = deque(name for name in names if name not in self._recordings and not self.is_replaying(name))
-        while waiting and size < MOST_BYTES and (versions := self._open_versions()) is not None:
+        while waiting and size < MOST_BYTES:
             batch = _next_batch(waiting)
             # Read first: what changes while it is loaded is no longer this version.
-            read = {name: versions.version((name,)) for name in batch}
+            read = dict(zip(batch, await self.versions.read(batch), strict=True))
+            batch = [name for name in batch if read[name] is not None]
+            if not batch:
+                continue
             began = loop.time()
             try:
                 fetched = await self.fetch_many(batch)
@@ -126,7 +127,7 @@ class PreloadedRecordings:
             # What did not fit into the answer is first of the next one.
             waiting.extendleft(name for name in reversed(batch) if name not in fetched)
             for name, found in fetched.items():
-                loaded = await (self._load(name) if found is None else self._build(found, (name,), read[name]))
+                loaded = await (self._load(name) if found is None else self._build(found, (name,), (read[name],)))
                 if loaded is not None:
                     size += loaded.size
                     if size > MOST_BYTES:
@@ -140,8 +141,8 @@ class PreloadedRecordings:
         """Load the recording of one run; None if it cannot be used."""
         runs: tuple[str, ...] = (name,)
         # A run may be answered by its newest generation, whose name is known once it is loaded.
-        while (versions := self._open_versions()) is not None:
-            version = versions.version(runs)
+        while True:
+            version = await self.versions.read(runs)
             try:
                 found = await self.fetch(name)
             except (Failure, BadBundle, CorruptData):
@@ -153,14 +154,13 @@ class PreloadedRecordings:
                 runs = loaded_runs
                 continue
             return await self._build(found, runs, version)
-        return None
 
     async def _build(
-        self, found: FoundRecording, runs: tuple[str, ...], version: tuple[int, ...]
+        self, found: FoundRecording, runs: tuple[str, ...], version: tuple[RunVersion, ...]
     ) -> _PreloadedRecording | None:
         """Make what answers requests of a recording; None if it cannot be used."""
         bundle = found.bundle
-        if bundle is None or _lacks_bodies(bundle):
+        if bundle is None or None in version or _lacks_bodies(bundle):
             return None
         try:
             recording = await asyncio.to_thread(build_recording, bundle, self.profiles)
@@ -170,18 +170,19 @@ class PreloadedRecordings:
             found=replace(found, recording=recording), runs=runs, version=version, size=recording.size
         )
 
-    def _is_valid(self, name: str, one: _PreloadedRecording) -> bool:
-        if self._versions is None or self._versions.version(one.runs) != one.version:
-            return False
-        return not (self.replays_directory / f"{split_run_name(name)[1]}.json").exists()
+    async def _forget_changed(self) -> None:
+        """Forget what has changed since it was loaded."""
+        loaded = dict(self._recordings)
+        versions = iter(await self.versions.read([run for one in loaded.values() for run in one.runs]))
+        for name, one in loaded.items():
+            if tuple(islice(versions, len(one.runs))) != one.version or self._is_replay(name):
+                self._recordings.pop(name, None)
 
-    def _open_versions(self) -> RunVersions | None:
-        if self._versions is None:
-            try:
-                self._versions = RunVersions(self.versions_file, is_writer=False)
-            except OSError:
-                return None  # the store server has not made it yet
-        return self._versions
+    async def _is_valid(self, name: str, one: _PreloadedRecording) -> bool:
+        return await self.versions.read(one.runs) == one.version and not self._is_replay(name)
+
+    def _is_replay(self, name: str) -> bool:
+        return (self.replays_directory / f"{split_run_name(name)[1]}.json").exists()
 
 
 def _next_batch(waiting: deque[str]) -> list[str]:

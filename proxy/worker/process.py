@@ -116,7 +116,7 @@ async def _serve(config: WorkerConfig, stop: asyncio.Event, orphaned: asyncio.Ev
             else None
         )
         config = msgspec.structs.replace(config, api_token=config.api_token or data.api_token())
-        preloaded = _set_up_preloading(config, profiles) if reports and config.run_versions else None
+        preloaded = _set_up_preloading(config, profiles) if reports and config.preload_secret else None
         replays = (
             await _load_replays(
                 config,

@@ -30,17 +30,27 @@ if TYPE_CHECKING:
 
 def set_up_preloading(config: WorkerConfig, profiles: Profiles) -> "PreloadedRecordings | None":
     """Set up what loads recordings ahead, where the store server of this `up` says which runs have changed."""
-    if config.api is None or config.run_versions is None or config.preload_secret is None:
+    if config.api is None or config.preload_secret is None:
         return None
     from proxy.worker.preloaded_recordings import PreloadedRecordings
+    from proxy.worker.run_versions import SharedVersions, StoredVersions, VersionReader
     from proxy.worker.stored_recordings import preloader, run_lister, store_loader
 
+    versions: VersionReader
+    if config.run_versions is not None:
+        versions = SharedVersions(Path(config.run_versions))
+    elif config.versions_socket is not None:
+        versions = StoredVersions(Path(config.versions_socket), config.project)
+    else:
+        return None
     return PreloadedRecordings(
         fetch=store_loader(config.api, config.api_token),
         fetch_many=preloader(config.api, config.api_token, config.preload_secret),
-        list_runs=run_lister(config.api, config.api_token, config.project),
+        list_runs=run_lister(
+            config.api, config.api_token, config.project, only_ended=config.versions_socket is not None
+        ),
         profiles=profiles,
-        versions_file=Path(config.run_versions),
+        versions=versions,
         replays_directory=DataDir(Path(config.data)).replays,
     )
 

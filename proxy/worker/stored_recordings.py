@@ -87,12 +87,17 @@ def preloader(api: str, token: str | None, secret: str) -> FetchMany:
     return load
 
 
-def run_lister(api: str, token: str | None, project: str) -> Callable[[int, int], Awaitable[list[str]]]:
-    """Return a function that lists the newest runs of a project (`preloaded_recordings.ListRuns`)."""
+def run_lister(
+    api: str, token: str | None, project: str, *, only_ended: bool = False
+) -> Callable[[int, int], Awaitable[list[str]]]:
+    """Return a function that lists the newest runs of a project (`preloaded_recordings.ListRuns`).
+
+    `only_ended`: without those that others may be recording, which would be loaded again and again.
+    """
     headers = {"authorization": f"Bearer {token}"} if token else {}
 
     def list_runs(limit: int, most_exchanges: int) -> list[str]:
-        http = HttpClient(api, params={"project": project, "fields": "id,exchanges"}, headers=headers)
+        http = HttpClient(api, params={"project": project, "fields": "id,exchanges,ended_at"}, headers=headers)
         names: list[str] = []
         cursor: dict[str, str] = {}
         while len(names) < limit:
@@ -100,7 +105,11 @@ def run_lister(api: str, token: str | None, project: str) -> Callable[[int, int]
             if answer.status_code != 200:
                 raise Failure(f"cannot list the runs: the store server at {api} answered {answer.status_code}")
             page = answer.json()
-            names += [full_run_name(project, one["id"]) for one in page["items"] if one["exchanges"] <= most_exchanges]
+            names += [
+                full_run_name(project, one["id"])
+                for one in page["items"]
+                if one["exchanges"] <= most_exchanges and not (only_ended and one["ended_at"] is None)
+            ]
             if not page["next"]:
                 break
             cursor = {"cursor": page["next"]}

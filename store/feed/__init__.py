@@ -8,6 +8,7 @@ model_watch  notice that another model answers under a name
 consumer   run a part that processes every entry once: its position is stored in the transaction that stores its result
 signal     tell waiting readers in this process that something was committed
 feed_watch  look for what other processes committed, once for all readers
+stored_versions  tell workers which runs have changed, if others write to the database, too
 
 An entry is written in the transaction of what it describes, so the two are stored together or not at all. Positions are
 transaction ids: a reader sees an entry only when every transaction with a smaller id has ended, so nothing is inserted before

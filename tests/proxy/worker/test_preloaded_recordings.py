@@ -1,16 +1,22 @@
 """A run that is loaded ahead answers only as long as it is as it was."""
 
+import asyncio
+import os
 from collections.abc import AsyncIterator, Awaitable, Callable
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, closing, nullcontext
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import httpx2
 import pytest
 
 from calls.events import EffectBatch, ReplayReported
+from calls.keys.key import make_key
 from calls.redaction.redactor import Redactor
 from proxy.worker import preloaded_recordings
 from proxy.worker.preloaded_recordings import PreloadedRecordings
+from proxy.worker.run_versions import SharedVersions, StoredVersions, VersionReader
 from proxy.worker.stored_recordings import preloader, run_lister, store_loader
 from replay.replays import LoadSource, Replays, ReplaySource
 from replay.session import ReplayOptions
@@ -20,34 +26,45 @@ from store.database.connection import Database
 from store.database.run_versions import RunVersions
 from store.feed.entries import RunChanged
 from store.feed.feed import append_entries
-from store.ingest.batch_writer import BatchWriter
+from store.feed.stored_versions import serve_versions
+from store.ingest.batch_writer import BatchWriter, DerivedExchange
 from tests.store.house import PROFILES, House, is_problem, open_house
-from tests.store.samples import NOON, tool_exchange
+from tests.store.samples import NOON, call, exchange, tool_exchange
+from tests.support.service import Service, running
 
 SECRET = "of this up"
+
 
 type Change = Callable[[House, BatchWriter], Awaitable[object]]
 
 
 @asynccontextmanager
-async def preloading(tmp_path: Path, database: Database) -> AsyncIterator[tuple[PreloadedRecordings, House]]:
-    """A store server with the run `night`, and what loads its runs ahead."""
-    database.run_versions = RunVersions.create(tmp_path / "versions")
+async def preloading(
+    tmp_path: Path, database: Database, socket: Path | None = None
+) -> AsyncIterator[tuple[PreloadedRecordings, House]]:
+    """A store server with the run `night`, and what loads its runs ahead. Versions are in shared memory or, with a socket, in the database."""
+    versions: VersionReader = StoredVersions(socket, "default") if socket else SharedVersions(tmp_path / "versions")
+    if socket is None:
+        database.run_versions = RunVersions.create(tmp_path / "versions")
     await BatchWriter(database, profile=PROFILES.digest).write_batch([tool_exchange(0, run="night")])
-    async with open_house(tmp_path / "spools", database, mode="replay", preload_secret=SECRET) as house:
+    async with (
+        serve_versions(database, socket) if socket else nullcontext(),
+        open_house(tmp_path / "spools", database, mode="replay", preload_secret=SECRET) as house,
+    ):
         url = str(house.api.base_url)
         (tmp_path / "replays").mkdir()
-        yield (
-            PreloadedRecordings(
-                fetch=store_loader(url, None),
-                fetch_many=preloader(url, None, SECRET),
-                list_runs=run_lister(url, None, "default"),
-                profiles=PROFILES,
-                versions_file=tmp_path / "versions",
-                replays_directory=tmp_path / "replays",
-            ),
-            house,
-        )
+        with closing(versions):
+            yield (
+                PreloadedRecordings(
+                    fetch=store_loader(url, None),
+                    fetch_many=preloader(url, None, SECRET),
+                    list_runs=run_lister(url, None, "default"),
+                    profiles=PROFILES,
+                    versions=versions,
+                    replays_directory=tmp_path / "replays",
+                ),
+                house,
+            )
 
 
 async def write_effects(_: House, writer: BatchWriter) -> None:
@@ -63,8 +80,13 @@ async def write_effects(_: House, writer: BatchWriter) -> None:
     await writer.write_batch((), effects=[batch])
 
 
+async def move_exchange(_: House, writer: BatchWriter) -> None:
+    await writer.write_batch([replace(tool_exchange(1, run="day"), previous_run="night")])
+
+
 CHANGES: dict[str, Change] = {
     "another exchange": lambda _, writer: writer.write_batch([tool_exchange(1, run="night")]),
+    "that exchange turns out to be another run's": move_exchange,
     "labels": lambda house, _: house.api.patch("/v1/runs/night", json={"labels": {"a": "b"}}),
     "a replay of its name": lambda _, writer: writer.write_batch((), replays=[ReplayReported("night", b"{}")]),
     "effects": write_effects,
@@ -73,29 +95,59 @@ CHANGES: dict[str, Change] = {
 }
 
 
-async def test_what_changes_a_run_makes_what_was_loaded_ahead_worthless(tmp_path: Path, database: Database) -> None:
-    async with preloading(tmp_path, database) as (preloaded, house):
+@pytest.mark.parametrize("is_stored", [False, True])
+async def test_what_changes_a_run_makes_what_was_loaded_ahead_worthless(
+    tmp_path: Path, database: Database, data: Path, is_stored: bool
+) -> None:
+    async with preloading(tmp_path, database, data if is_stored else None) as (preloaded, house):
         writer = BatchWriter(database, profile=PROFILES.digest)
         for what, change in CHANGES.items():
             assert await preloaded.load_newest()
-            found = preloaded.take("night")
+            found = await preloaded.take("night")
             assert found is not None, what
             assert found.recording is not None
-            assert preloaded.take("night") is None, "a recording is taken once"
+            assert await preloaded.take("night") is None, "a recording is taken once"
             assert await preloaded.load_newest()
             done = await change(house, writer)
             assert not isinstance(done, httpx2.Response) or done.is_success, (what, done)
-            assert preloaded.take("night") is None, what
+            assert await preloaded.take("night") is None, what
 
 
+@pytest.mark.parametrize("is_stored", [False, True])
 async def test_what_is_loaded_before_a_transaction_ends_is_worthless_after_it(
-    tmp_path: Path, database: Database
+    tmp_path: Path, database: Database, data: Path, is_stored: bool
 ) -> None:
-    async with preloading(tmp_path, database) as (preloaded, _):
+    async with preloading(tmp_path, database, data if is_stored else None) as (preloaded, _):
         async with database.connection() as connection, connection.transaction():
+            await connection.execute("UPDATE runs SET encoding = gen_random_uuid() WHERE id = 'night'")
             await append_entries(connection, "default", [RunChanged("night", NOON)])
             assert await preloaded.load_newest()
-        assert preloaded.take("night") is None
+        assert await preloaded.take("night") is None
+
+
+async def test_a_run_is_fetched_while_the_store_server_does_not_say_its_version(
+    tmp_path: Path, database: Database, data: Path
+) -> None:
+    async with preloading(tmp_path, database, data) as (preloaded, house):
+        assert await preloaded.load_newest()
+        os.rename(data, away := data.with_suffix(".away"))
+        assert await preloaded.take("night") is not None, "the connection is there"
+        assert await preloaded.load_newest()
+        preloaded.versions.close()
+        assert await preloaded.versions.state() is None
+        assert await preloaded.take("night") is None, "nobody says that it is unchanged"
+        os.rename(away, data)
+        assert await preloaded.versions.state() is not None
+        assert await preloaded.load_newest()
+        database.obstacle, pool, database._pool = "The database is away.", database._pool, None
+        assert await preloaded.take("night") is None, "the database does not say it either"
+        database._pool = pool
+        assert await preloaded.load_newest()
+        async with database.connection() as connection:
+            await connection.execute("UPDATE runs SET bodies_erased_at = 1 WHERE id = 'night'")
+        assert await preloaded.take("night") is None, "its bodies go from now on"
+        assert await preloaded.versions.read(["night", "unknown"]) == (None, None)
+        assert (await house.api.get("/v1/runs/night")).is_success
 
 
 async def test_limits_and_what_else_a_name_may_mean(
@@ -106,13 +158,13 @@ async def test_limits_and_what_else_a_name_may_mean(
             with monkeypatch.context() as patched:
                 patched.setattr(preloaded_recordings, name, limit)
                 assert await preloaded.load_newest()
-                assert preloaded.take("night") is None, name
+                assert await preloaded.take("night") is None, name
         assert await preloaded.load_newest()
         RunVersions.create(tmp_path / "versions")
-        assert preloaded.take("night") is None, "an earlier store server may have changed it last"
+        assert await preloaded.take("night") is None, "an earlier store server may have changed it last"
         assert await preloaded.load_newest()
         (tmp_path / "replays/night.json").write_text("{}")
-        assert preloaded.take("night") is None, "the report of a command's replay says what its name means"
+        assert await preloaded.take("night") is None, "the report of a command's replay says what its name means"
 
 
 async def test_runs_are_loaded_together_and_noted_as_what_nobody_asked_for(
@@ -127,7 +179,7 @@ async def test_runs_are_loaded_together_and_noted_as_what_nobody_asked_for(
         await write_effects(house, writer)
         assert await preloaded.load_newest()
         for name in ("night", *names):
-            found = preloaded.take(name)
+            found = await preloaded.take(name)
             assert found is not None, name
             assert found.bundle is not None
             assert {one.run for one in found.bundle.exchanges} == {name}
@@ -145,7 +197,7 @@ async def test_runs_are_loaded_together_and_noted_as_what_nobody_asked_for(
         # An answer holds so much that the next run fits no more: it is first of the next one.
         monkeypatch.setattr(replays_route, "PRELOADED_BYTES", 1)
         assert await preloaded.load_newest()
-        assert all(preloaded.take(name) for name in names)
+        assert None not in [await preloaded.take(name) for name in names]
 
 
 async def test_the_first_request_of_a_replay_asks_no_store_server(tmp_path: Path, database: Database) -> None:
@@ -178,3 +230,40 @@ def _loader(preloaded: PreloadedRecordings) -> LoadSource:
         return ReplaySource(replay=name, bundle=found.bundle, recording=found.recording)
 
     return load
+
+
+async def test_an_up_loads_runs_ahead_from_a_database_that_others_write_to(database: Database, data: Path) -> None:
+    writer, nights = BatchWriter(database, profile=PROFILES.digest), [f"night-{number}" for number in range(10)]
+    for number, run in enumerate(("day", *nights)):
+        await writer.write_batch([keyed_exchange(number, run=run, response=b"{}")])
+    async with (
+        running(data, "--mode", "replay", "--database-url", database.url) as up,
+        httpx2.AsyncClient(base_url=up.api, headers=up.headers, trust_env=False, verify=False) as api,
+    ):
+        async with asyncio.timeout(60):
+            while not await audit_entries(api, "preload"):
+                pass
+        await writer.write_batch([keyed_exchange(20, run="day", request=b'{"new": 1}', response=b'{"new": 2}')])
+        assert await replayed_answer(up, "day", b'{"new": 1}') == b'{"new": 2}', "another store server has added it"
+        assert len(await audit_entries(api, "export")) == 1
+        for run in nights:
+            assert await replayed_answer(up, run, b'{"query": "refunds"}') == b"{}"
+        # The worker may have loaded the first ones only after it was asked.
+        assert len(await audit_entries(api, "export")) < len(nights), "the last ones were loaded ahead"
+
+
+async def audit_entries(api: httpx2.AsyncClient, action: str) -> list[object]:
+    found: list[object] = (await api.get("/v1/audit", params={"action": action})).json()["items"]
+    return found
+
+
+async def replayed_answer(up: Service, run: str, body: bytes) -> bytes:
+    proxy = up.proxy.replace("//", f"//{run}:@")
+    async with httpx2.AsyncClient(proxy=proxy, trust_env=False, verify=False) as client:
+        return (await client.post("https://tickets.example.com/v2/search", content=body)).content
+
+
+def keyed_exchange(number: int, **more: Any) -> DerivedExchange:
+    """An exchange with the key that an equal request of another client has."""
+    made = exchange(number, **more)
+    return DerivedExchange(made, call(made, key=make_key(made.request, PROFILES).key))
