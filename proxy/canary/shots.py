@@ -57,7 +57,7 @@ async def run_shot(
         directory = Path(scratch)
         async with CommandProcesses(settings) as processes:
             pinned = await load_pinned_calls(processes, canary.calls, reading, redactor, directory)
-            with await processes.connect_store_server(stays_ready=True) as api:
+            with await processes.connect_store_server(stays_ready=True, may_create=True) as api:
                 known = _known_canary(api, canary.name)
                 traffic, hints = look_at_traffic(api, [one.model for one in pinned], known)
                 references = _load_references(api, known) if canary.embeddings or canary.judge else {}
@@ -66,7 +66,7 @@ async def run_shot(
             times = canary.times * (2 if hints else 1)
             questions = _draw_questions(pinned, state, times, run, references)
             result = await _ask(settings, canary, questions, directory, run, isolation)
-            with await processes.connect_store_server(stays_ready=True) as api:
+            with await processes.connect_store_server(stays_ready=True, may_create=True) as api:
                 answers = _with_exchanges(api, run, result)
             shot = {
                 "rules": msgspec.to_builtins(_rules(canary)),
@@ -77,7 +77,7 @@ async def run_shot(
                 "traffic": traffic,
                 "hints": hints,
             }
-            with await processes.connect_store_server() as api:
+            with await processes.connect_store_server(may_create=True) as api:
                 canary_state = api.post(f"/canaries/{path_segment(canary.name)}/shots", json=shot)
     if not result["answers"] and canary_state["verdict"] == "unchanged":
         canary_state = {**canary_state, "verdict": "cannot tell", "reason": "nobody answered in this shot"}

@@ -157,16 +157,19 @@ def settings_from_flags(config: Path | None = None, **flags: Any) -> Settings:
     return found
 
 
-def query_store[T](flags: dict[str, Any], question: Callable[[Api], T], *, is_silent: bool = True) -> T:
+def query_store[T](
+    flags: dict[str, Any], question: Callable[[Api], T], *, is_silent: bool = True, may_create: bool = False
+) -> T:
     """Query the running store server, or one that is started for this query.
 
-    `is_silent`: the question prints nothing itself, so a terminal is told that it takes a while.
+    `is_silent`: the question prints nothing itself, so a terminal is told that it takes a while. `may_create`: make the data directory
+    if there is none.
     """
 
     async def ask() -> T:
         async with CommandProcesses(settings_from_flags(**flags)) as processes:
             with (
-                await processes.connect_store_server(stays_ready=True) as api,
+                await processes.connect_store_server(stays_ready=True, may_create=may_create) as api,
                 show_waiting("waiting for the store server") if is_silent else nullcontext(),
             ):
                 return await asyncio.to_thread(question_in_context, api)

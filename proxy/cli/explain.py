@@ -143,8 +143,11 @@ def _load_report(flags: dict[str, Any], replay: str | None) -> tuple[dict[str, A
     Also return whether the store server of this data directory has it, in the project of this command.
     """
     settings = settings_from_flags(**flags)
+    directory = DataDir(settings.data.absolute()).replays
     try:
-        directory = open_data_dir(settings.data).replays
+        if directory.exists():
+            # It says what is wrong with the directory; where there is none, it would make one.
+            open_data_dir(settings.data)
     except DataDirError as error:
         raise Failure(str(error)) from error
     if replay is None:

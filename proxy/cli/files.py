@@ -18,6 +18,7 @@ from proxy.commands.export import ExportResult, SecretSearch, export_run, show_s
 from proxy.commands.export_spans import ExportedSpans, SpanExport, export_spans
 from proxy.errors import Failure
 from proxy.export_settings import check_endpoint
+from proxy.processes.command_processes import CommandProcesses
 from proxy.processes.store_client import Api, resolve_run_name
 from proxy.run_names import invalid_name_reason
 from proxy.terminal.text import count_text, printable
@@ -103,6 +104,7 @@ def export_command(
         raise click.UsageError("--no-proof needs --format bundle: other formats have none.")
     if endpoint and output:
         raise click.UsageError("--endpoint sends the spans and -o writes them: choose one.")
+    CommandProcesses(settings_from_flags(**flags)).require_data_directory()
     try:
         redactor, profiles = _load_redactor(flags)
         search = SecretSearch(redactor=redactor, allowed=allowed)
@@ -187,7 +189,7 @@ def import_command(
         form=form,
         added=tuple(map(_parse_header, added)),
     )
-    done, failed = query_store(flags, lambda api: _import_files(api, files, options), is_silent=False)
+    done, failed = query_store(flags, lambda api: _import_files(api, files, options), is_silent=False, may_create=True)
     if as_json:
         print_json([one.as_json() for one in done])
     else:

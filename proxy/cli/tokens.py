@@ -14,7 +14,7 @@ from proxy.cli.run_completion import complete_run
 from proxy.errors import Failure
 from proxy.processes.command_processes import CommandProcesses
 from proxy.terminal.text import print_table, printable
-from store.access.api_tokens import ALL_PROJECTS, MAX_NAME, SCOPES, ApiToken, Scope, TokenFileError
+from store.access.api_tokens import ALL_PROJECTS, MAX_NAME, SCOPES, ApiToken, ApiTokens, Scope, TokenFileError
 from store.datadir import DataDir
 
 _SECONDS: Final = {"m": 60, "h": 3600, "d": 86_400, "w": 604_800}
@@ -201,6 +201,12 @@ def create_command(
     )
 
 
+def _created_tokens(flags: dict[str, Any]) -> ApiTokens:
+    processes = CommandProcesses(settings_from_flags(**flags))
+    processes.require_data_directory()
+    return processes.read_secret(DataDir.api_tokens)
+
+
 @token_command.command("list", short_help="List the tokens that were created.")
 @with_settings
 @as_json
@@ -208,7 +214,7 @@ def create_command(
 def list_command(outer: dict[str, Any], /, as_json: bool, **flags: Any) -> None:
     """List the tokens that were created, with their projects and scopes; not the tokens themselves."""
     now = time.time_ns()
-    tokens = CommandProcesses(settings_from_flags(**_merge_flags(outer, flags))).read_secret(DataDir.api_tokens)
+    tokens = _created_tokens(_merge_flags(outer, flags))
     try:
         found = [_token_facts(token, now) for token in tokens.list_tokens()]
     except TokenFileError as error:
@@ -232,7 +238,7 @@ def list_command(outer: dict[str, Any], /, as_json: bool, **flags: Any) -> None:
 @click.pass_obj
 def revoke_command(outer: dict[str, Any], /, name: str, **flags: Any) -> None:
     """Revoke the token with this name or id. It is refused from the next request on; its name stays in the audit log."""
-    tokens = CommandProcesses(settings_from_flags(**_merge_flags(outer, flags))).read_secret(DataDir.api_tokens)
+    tokens = _created_tokens(_merge_flags(outer, flags))
     try:
         revoked = tokens.revoke(name, time.time_ns())
     except TokenFileError as error:

@@ -28,7 +28,7 @@ from proxy.capture.command import (
     store_escapes,
 )
 from proxy.commands.record import check_run_id, new_run_id
-from proxy.commands.replay import fetch_recording, require_writable, verdict_exit_code
+from proxy.commands.replay import fetch_recording, require_recording, require_writable, verdict_exit_code
 from proxy.effects.launch import EffectsOptions, note_exit
 from proxy.errors import Failure
 from proxy.processes.command_processes import LOOPBACK, CommandProcesses
@@ -75,8 +75,9 @@ async def fork(settings: Settings, command: Sequence[str], fork_command: ForkCom
         require_writable(fork_command.report)
     child = check_run_id(fork_command.run) if fork_command.run else new_run_id(time.time())
     async with CommandProcesses(settings) as processes:
+        require_recording(processes, fork_command.recording)
         with reserve_port(LOOPBACK, 0) as port:
-            api = await processes.connect_store_server(port)
+            api = await processes.connect_store_server(port, may_create=True)
         processes.require_same_profiles(own_worker=True)
         if not fork_command.is_from_file:
             # Once the child exists, `last` would name the child.
@@ -190,7 +191,7 @@ async def _finish_run(
     result: CommandResult,
 ) -> tuple[Mapping[str, Any], str | None]:
     """End the child. Return it as stored, and why the store may not have all of it yet."""
-    api = await processes.connect_store_server()
+    api = await processes.connect_store_server(may_create=True)
     if report is not None:
         fork = report["fork"]
         of_file = {"parent": fork["parent"]} if fork_command.is_from_file else {}

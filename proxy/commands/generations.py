@@ -79,7 +79,7 @@ class Generations:
             claimed = stack.enter_context(lock_for_replacement(file)) if file else None
         except OSError as error:
             raise Failure(f"{recording} could not be replaced: {error.strerror} ({error.filename})") from error
-        api = await processes.connect_store_server()
+        api = await processes.connect_store_server(may_create=True)
         processes.require_same_profiles(own_worker=True)
         if file is None:
             recording = resolve_run_name(api, recording)
@@ -91,7 +91,7 @@ class Generations:
         if report is None or not report["live"]:
             return None
         # The store server may have belonged to another command that has ended.
-        return await replace(self, api=await self.processes.connect_store_server())._settle_recorded(
+        return await replace(self, api=await self.processes.connect_store_server(may_create=True))._settle_recorded(
             bundle, report, code
         )
 

@@ -99,7 +99,7 @@ def _judge_run_name(questions: Sequence[Question], judge: Judge) -> str:
 
 
 async def _has_run(processes: CommandProcesses, name: str) -> bool:
-    with await processes.connect_store_server() as api:
+    with await processes.connect_store_server(may_create=True) as api:
         try:
             return bool(api.get(f"/runs/{path_segment(name)}")["exchanges"])
         except NotFound:

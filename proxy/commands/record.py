@@ -116,7 +116,7 @@ async def record(
             click.echo("\n".join([_unstored_text(run, labels, opened), *_indented_isolation_lines(result)]), err=True)
             return result.code or FAILURE_EXIT_CODE
         try:
-            api = await processes.connect_store_server()
+            api = await processes.connect_store_server(may_create=True)
             with show_waiting("waiting until the run is stored"):
                 words = _finish_run(api, run, None if opened else labels, worker_info, result)
         except StoreUnavailable as away:

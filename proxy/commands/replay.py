@@ -73,6 +73,7 @@ async def replay(settings: Settings, command: Sequence[str], replay_command: Rep
         require_writable(replay_command.report)
     _warn_of_live_requests(replay_command)
     async with CommandProcesses(settings) as processes, AsyncExitStack() as stack, PreparedCommand() as prepared:
+        require_recording(processes, replay_command.recording)
         identity = f"replay-{processes.started}"
         report_file = processes.data.replays / f"{identity}.json"
         rows_file = processes.data.replays / f"{identity}.jsonl"
@@ -217,12 +218,20 @@ def require_writable(report: Path) -> None:
         raise Failure(f"cannot write the report {report}: {error.strerror}; name another file") from error
 
 
-async def fetch_recording(processes: CommandProcesses, recording: str, rows_file: Path) -> Path:
-    """Return the recording as a file. The rows of a run are fetched from the store (`store.bundle.rows_bundle`)."""
-    if (file := recording_path(recording)) is not None:
-        return file
+def require_recording(processes: CommandProcesses, recording: str) -> None:
+    """Raise Failure if there is no such file, or no data directory that could have the run."""
+    if recording_path(recording) is not None:
+        return
     if "/" in recording or recording.endswith(".jsonl"):
         raise missing_file_failure(recording)
+    processes.require_data_directory()
+
+
+async def fetch_recording(processes: CommandProcesses, recording: str, rows_file: Path) -> Path:
+    """Return the recording as a file. The rows of a run are fetched from the store (`store.bundle.rows_bundle`)."""
+    require_recording(processes, recording)
+    if (file := recording_path(recording)) is not None:
+        return file
     api = await processes.connect_store_server(stays_ready=True)
     run = check_run_id(resolve_run_name(api, recording))
     try:

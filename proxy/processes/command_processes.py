@@ -72,6 +72,14 @@ class CommandProcesses:
         self._starting: asyncio.Task[Api | Failure] | None = None
         """The start of a store server that a command goes on without."""
 
+    def require_data_directory(self) -> None:
+        """Raise Failure if nothing was ever recorded here, before anything is created. A database of the user's may have runs."""
+        if self.settings.database_url is None and not (self.settings.data / "version").is_file():
+            raise Failure(
+                f"there is nothing here: {self.settings.data} is no data directory of Playhead; `playhead record -- COMMAND`"
+                " makes one, or name another with --data DIR"
+            )
+
     @cached_property
     def data(self) -> DataDir:
         """The data directory. It is created here: a command that reads files alone leaves nothing behind. Raises Failure."""
@@ -188,11 +196,14 @@ class CommandProcesses:
                 return note
             time.sleep(0.1)
 
-    async def connect_store_server(self, port: int = 0, *, stays_ready: bool = False) -> Api:
+    async def connect_store_server(self, port: int = 0, *, stays_ready: bool = False, may_create: bool = False) -> Api:
         """Return a client of the running store server, or start one on `port`. Call it again when that server has ended.
 
-        `stays_ready`: keep a server that is started ready for the next command, if the settings allow it.
+        `stays_ready`: keep a server that is started ready for the next command, if the settings allow it. `may_create`: make the
+        data directory if there is none, for a command that stores something. Raises Failure.
         """
+        if not may_create:
+            self.require_data_directory()
         with show_waiting("starting the store server"):
             return await self._find_or_start_store_server(port, stays_ready=stays_ready)
 
@@ -214,7 +225,7 @@ class CommandProcesses:
                     )
                     self._starting = asyncio.get_running_loop().create_task(start)
                     return StoreConnection(f"http://{LOOPBACK}:{port}", self._starting)
-        api = await self.connect_store_server(port, stays_ready=stays_ready)
+        api = await self.connect_store_server(port, stays_ready=stays_ready, may_create=True)
         return StoreConnection(api.url, api)
 
     async def _start_reserved(
