@@ -39,6 +39,11 @@ class RunModes(msgspec.Struct, frozen=True):
         part.write_text(mode)
         part.replace(file)
 
+    def forget(self, run: str) -> None:
+        """Remove the files of a run that is gone: the next one of its name has neither its mode nor its exclusiveness."""
+        self.set_mode(run, None)
+        self._file(run).with_suffix(".only").unlink(missing_ok=True)
+
     def mark_exclusive(self, run: str) -> None:
         """Mark the run as exclusive: all requests whose credentials name it belong to it."""
         self._file(run).with_suffix(".only").touch()

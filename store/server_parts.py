@@ -203,7 +203,7 @@ class PartFactory:
 
         def forget(project: str, run: str) -> None:
             name = full_run_name(project, run)
-            modes.set_mode(name, None)
+            modes.forget(name)
             tokens.release(name)
 
         return RetentionRunner(self._database, self._config.retention, signal=self._signal, forget=forget)

@@ -91,7 +91,7 @@ async def erase_run(deps: Deps, run: str, *, is_settled: bool) -> Response:
     if report is None:
         raise not_found("run", run, deps.project)
     if deps.run_modes is not None:
-        deps.run_modes.set_mode(deps.full_name(run), None)
+        deps.run_modes.forget(deps.full_name(run))
     if deps.run_tokens is not None:
         deps.run_tokens.release(deps.full_name(run))
     return _answer(report, is_settled=is_settled)
