@@ -23,17 +23,28 @@ BATCH = 100
 """Runs that are removed in one transaction."""
 
 
-async def expire_runs(database: Database, expiries: Sequence[Expiry], now: int) -> list[Expiry]:
-    """Remove whole runs; return those that went. A run that has changed since it was judged stays."""
+async def expire_runs(
+    database: Database, expiries: Sequence[Expiry], replays: Mapping[tuple[str, str], Sequence[str]], now: int
+) -> list[Expiry]:
+    """Remove whole runs and the reports of their replays; return those that went. A run that has changed since it was judged stays.
+
+    `replays`: the ids of the replays of runs, by project and run.
+    """
     expired_runs: list[Expiry] = []
     for project in sorted({one.judged.facts.project for one in expiries}):
         mine = [one for one in expiries if one.judged.facts.project == project and one.part == "run"]
         for batch in batched(mine, BATCH):
-            expired_runs += await _expire_batch(database, project, batch, now)
+            expired_runs += await _expire_batch(database, project, batch, replays, now)
     return expired_runs
 
 
-async def _expire_batch(database: Database, project: str, batch: Sequence[Expiry], now: int) -> list[Expiry]:
+async def _expire_batch(
+    database: Database,
+    project: str,
+    batch: Sequence[Expiry],
+    replays: Mapping[tuple[str, str], Sequence[str]],
+    now: int,
+) -> list[Expiry]:
     by_run = {one.judged.facts.run: one for one in batch}
     async with database.connection() as connection, connection.transaction():
         locked = await connection.fetch(LOCK_RUNS, project, sorted(by_run))
@@ -53,6 +64,8 @@ async def _expire_batch(database: Database, project: str, batch: Sequence[Expiry
                 names,
             )
         await delete_call_sums(connection, project, names)
+        ids = [one for name in names for one in replays.get((project, name), ())]
+        await connection.execute("DELETE FROM replays WHERE project = $1 AND id = ANY ($2::text[])", project, ids)
         await append_entries(connection, project, [RunDeleted(name, now, is_expired=True) for name in names])
     return expired_runs
 
@@ -92,19 +105,6 @@ async def expire_bodies(database: Database, expiries: Sequence[Expiry], now: int
             await append_entries(connection, facts.project, [RunChanged(facts.run, now)])
         expired_runs.append(one)
     return expired_runs
-
-
-async def delete_replays(
-    database: Database, expiries: Sequence[Expiry], replays: Mapping[tuple[str, str], Sequence[str]]
-) -> None:
-    """Delete the reports of the replays of runs that went."""
-    async with database.connection() as connection:
-        for one in expiries:
-            facts = one.judged.facts
-            if ids := replays.get((facts.project, facts.run)):
-                await connection.execute(
-                    "DELETE FROM replays WHERE project = $1 AND id = ANY ($2::text[])", facts.project, list(ids)
-                )
 
 
 LOCK_RUNS = """

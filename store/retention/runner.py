@@ -16,7 +16,7 @@ from store.database.object_forms import ObjectStorageDown
 from store.erasure.disk_traces import clear_shared_files
 from store.feed.feed import PROJECTS
 from store.feed.signal import FeedSignal
-from store.retention.expiry import delete_replays, expire_bodies, expire_runs
+from store.retention.expiry import expire_bodies, expire_runs
 from store.retention.facts import load_replay_reports
 from store.retention.partition_sizes import DaySizes
 from store.retention.partition_swap import ClearedDay, clear_day, erased_days, pending_days
@@ -97,14 +97,14 @@ class RetentionRunner:
     async def run_once(self) -> RetentionResult:
         """Run one pass. Raises `RetentionBusy`."""
         async with self._lock():
+            await self._forget_expired()
             is_left_by_erasure = bool(await erased_days(self._database))
             days = await self._clear_days(None)
             remains = await clear_shared_files(self._database) if is_left_by_erasure else []
             plan = await self.plan()
-            expired = await expire_runs(self._database, plan.expiries, plan.at)
+            expired = await expire_runs(self._database, plan.expiries, await self._replays(plan.expiries), plan.at)
             expiries = [*expired, *await expire_bodies(self._database, plan.expiries, plan.at)]
             self._signal.send()
-            await self._delete_replays(expired)
             for one in expired:
                 self._forget(one.judged.facts.project, one.judged.facts.run)
             days += await self._clear_days(plan)
@@ -144,13 +144,22 @@ class RetentionRunner:
         except ObjectStorageDown as error:
             return 0, [f"objects that nothing needs were not deleted from object storage: {error}"]
 
-    async def _delete_replays(self, expiries: Sequence[Expiry]) -> None:
+    async def _replays(self, expiries: Sequence[Expiry]) -> dict[tuple[str, str], Sequence[str]]:
+        """Return the ids of the replays of all runs in the projects of these."""
         replays: dict[tuple[str, str], Sequence[str]] = {}
-        for project in {one.judged.facts.project for one in expiries}:
+        for project in {one.judged.facts.project for one in expiries if one.part == "run"}:
             async with self._database.connection() as connection:
                 reports = await load_replay_reports(connection, project)
             replays |= {(project, run): ids for run, ids in reports.replays.items()}
-        await delete_replays(self._database, expiries, replays)
+        return replays
+
+    async def _forget_expired(self) -> None:
+        """Forget the runs that went in a pass which was killed before it could."""
+        for project in await self._projects():
+            async with self._database.connection() as connection:
+                rows = await connection.fetch(EXPIRED, project)
+            for row in rows:
+                self._forget(project, row["run"])
 
     @asynccontextmanager
     async def _lock(self) -> AsyncIterator[None]:
@@ -175,5 +184,10 @@ def _log_result(result: RetentionResult) -> None:
     for warning in result.warnings:
         log.warning("retention: %s", warning)
 
+
+EXPIRED = """
+SELECT DISTINCT run FROM expirations AS expired
+WHERE project = $1 AND part = 'run' AND NOT EXISTS (SELECT FROM runs WHERE runs.project = $1 AND runs.id = expired.run)
+"""
 
 LEFT_PROJECTS = "SELECT DISTINCT project FROM expirations UNION SELECT DISTINCT project FROM objects"

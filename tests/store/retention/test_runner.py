@@ -198,6 +198,34 @@ async def test_a_pass_that_was_killed_is_continued_and_a_new_run_of_the_name_beg
     assert [row["run"] for row in await fetch(database, "SELECT run FROM exchanges")] == ["old-1"]
 
 
+async def test_a_pass_that_is_killed_leaves_no_report_of_what_went_and_its_names_are_released_later(
+    database: Database,
+) -> None:
+    await store(database, [make_exchange(f"old-{n}", 20, n) for n in range(3)])
+    await fetch(database, "UPDATE runs SET active_at = newest_at")
+    reports = [ReplayReported(f"of-{run}", b'{"run": "%s"}' % run.encode()) for run in ("old-0", "old-2", "elsewhere")]
+    await BatchWriter(database).write_batch([], replays=reports)
+
+    class Killed(FeedSignal):
+        def send(self) -> None:
+            raise asyncio.CancelledError
+
+    forgotten: list[tuple[str, str]] = []
+
+    def forget(project: str, run: str) -> None:
+        forgotten.append((project, run))
+
+    with pytest.raises(asyncio.CancelledError):
+        await RetentionRunner(database, WEEK, signal=Killed(), forget=forget, now=lambda: NOW).run_once()
+    assert await run_names(database) == set()
+    # Reports have what agents asked.
+    assert [row["id"] for row in await fetch(database, "SELECT id FROM replays")] == ["of-elsewhere"]
+    await store(database, [make_exchange("old-1", 1, 50)])
+    await RetentionRunner(database, WEEK, forget=forget, now=lambda: NOW).run_once()
+    # The name of a run that is there again is not released: its client may have claimed it.
+    assert sorted(forgotten) == [("default", "old-0"), ("default", "old-2")]
+
+
 async def test_two_servers_do_not_run_it_at_once(database: Database) -> None:
     runner = retention(database)
     async with runner._lock():
