@@ -206,8 +206,8 @@ async def test_a_pass_that_is_killed_leaves_no_report_of_what_went_and_its_names
     reports = [ReplayReported(f"of-{run}", b'{"run": "%s"}' % run.encode()) for run in ("old-0", "old-2", "elsewhere")]
     await BatchWriter(database).write_batch([], replays=reports)
 
-    class Killed(FeedSignal):
-        def send(self) -> None:
+    class DyingSignal(FeedSignal):
+        def send(self, project: str | None = None) -> None:
             raise asyncio.CancelledError
 
     forgotten: list[tuple[str, str]] = []
@@ -216,7 +216,7 @@ async def test_a_pass_that_is_killed_leaves_no_report_of_what_went_and_its_names
         forgotten.append((project, run))
 
     with pytest.raises(asyncio.CancelledError):
-        await RetentionRunner(database, WEEK, signal=Killed(), forget=forget, now=lambda: NOW).run_once()
+        await RetentionRunner(database, WEEK, signal=DyingSignal(), forget=forget, now=lambda: NOW).run_once()
     assert await run_names(database) == set()
     # Reports have what agents asked.
     assert [row["id"] for row in await fetch(database, "SELECT id FROM replays")] == ["of-elsewhere"]
