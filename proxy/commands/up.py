@@ -5,7 +5,6 @@ A worker or store server that dies is restarted. Its clients see a broken connec
 
 import asyncio
 import os
-import signal
 from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from functools import partial
@@ -23,6 +22,7 @@ from proxy.processes.ports import reserve_port
 from proxy.processes.store_client import Api
 from proxy.run_names import recording_path
 from proxy.settings import Settings
+from proxy.terminal.hangup import call_when_stopped
 from proxy.wire.config import is_loopback
 from store.lock import Lock, LockTaken
 
@@ -41,12 +41,10 @@ REPEAT_EVERY = 30.0
 
 
 async def up(settings: Settings, say: Callable[[str], None]) -> None:
-    """Run until SIGTERM or Ctrl-C, after printing the ready line on stdout."""
+    """Run until SIGTERM, SIGHUP or Ctrl-C, after printing the ready line on stdout."""
     _require_recordings(settings)
     stopped = asyncio.Event()
-    loop = asyncio.get_running_loop()
-    for number in (signal.SIGTERM, signal.SIGINT):
-        loop.add_signal_handler(number, stopped.set)
+    call_when_stopped(stopped.set)
     processes = CommandProcesses(settings)
     with _hold_data_directory(processes), reserve_ports(settings) as (port, api_port):
         async with processes:

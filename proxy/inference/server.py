@@ -23,6 +23,7 @@ from proxy.errors import Failure
 from proxy.processes.command_processes import reachable_host
 from proxy.processes.ports import free_port
 from proxy.settings import LOOPBACK
+from proxy.terminal.hangup import call_when_stopped
 
 type Device = Literal["cpu", "gpu"]
 
@@ -158,7 +159,7 @@ def server_environment(options: ServerOptions, base: Mapping[str, str]) -> dict[
 
 
 async def serve(directory: Path, options: ServerOptions, announce: Callable[[str], None]) -> None:
-    """Run the server until SIGTERM or Ctrl-C, and print a ready line when its claim is checked. Raises Failure."""
+    """Run the server until SIGTERM, SIGHUP or Ctrl-C, and print a ready line when its claim is checked. Raises Failure."""
     if not (directory / "bin" / "python").exists():
         raise Failure(f"there is no environment in {directory}: create it with: playhead inference setup")
     if options.host not in LOOPBACK and not os.environ.get("VLLM_API_KEY"):
@@ -167,8 +168,7 @@ async def serve(directory: Path, options: ServerOptions, announce: Callable[[str
         check_threads(options.threads, usable_cpus())
     port = free_port(options.host, options.port)
     stop = asyncio.Event()
-    for number in (signal.SIGTERM, signal.SIGINT):
-        asyncio.get_running_loop().add_signal_handler(number, stop.set)
+    call_when_stopped(stop.set)
     announce(
         f"starting unmodified vLLM with {options.model}: nothing is patched, checked or claimed"
         if options.stock

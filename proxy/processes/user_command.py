@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 
 from proxy.errors import Failure
+from proxy.terminal.hangup import is_hangup_ignored, leave_closed_terminal
 
 FORWARDED_SIGNALS = (signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT, signal.SIGUSR1, signal.SIGUSR2, signal.SIGWINCH)
 
@@ -46,17 +47,27 @@ async def run_user_command(
 
 @contextmanager
 def forwarded_signals(process: asyncio.subprocess.Process) -> Iterator[None]:
-    """Forward signals to the command while it runs, so that Ctrl-C does not end this process before it."""
+    """Forward signals to the command while it runs, so that Ctrl-C does not end this process before it.
+
+    When the terminal is closed, what remains to be done is done when the command has ended: a shell that ends sends SIGHUP once more.
+    """
     loop = asyncio.get_running_loop()
+    is_hung_up = False
 
     def forward(number: int) -> None:
         # A terminal sends Ctrl-C to the whole process group, so the command already has it.
         if number == signal.SIGINT and _in_foreground():
             return
+        if number == signal.SIGHUP:
+            nonlocal is_hung_up
+            is_hung_up = True
+            leave_closed_terminal()
         if process.returncode is None:
             process.send_signal(number)
 
-    signals = (*FORWARDED_SIGNALS, signal.SIGINT)
+    signals = [*FORWARDED_SIGNALS, signal.SIGINT]
+    if is_hangup_ignored():
+        signals.remove(signal.SIGHUP)
     for number in signals:
         loop.add_signal_handler(number, forward, number)
     try:
@@ -64,6 +75,8 @@ def forwarded_signals(process: asyncio.subprocess.Process) -> Iterator[None]:
     finally:
         for number in signals:
             loop.remove_signal_handler(number)
+        if is_hung_up:
+            signal.signal(signal.SIGHUP, signal.SIG_IGN)
 
 
 def _in_foreground() -> bool:

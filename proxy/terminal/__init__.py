@@ -1,4 +1,4 @@
-"""Text for terminals.
+"""Text for terminals, and what to do when one is closed.
 
 text            make hostile text safe to print
 table           tables
@@ -8,4 +8,5 @@ render_effects  show effects, and their sums between calls
 render_diff     show a diff
 render_drift    show drift
 render_check    show the results of checks
+hangup          end in order when the terminal is closed
 """

@@ -15,6 +15,7 @@ import click
 from calls.side_effects import BadRule, parse_side_effects
 from proxy.capture.command import IsolationOptions
 from proxy.settings import Settings
+from proxy.terminal.hangup import call_when_stopped
 from proxy.terminal.text import printable
 from proxy.trials.trial import TrialRunner
 
@@ -74,12 +75,12 @@ def given_settings(flags: dict[str, Any]) -> dict[str, Any]:
 
 
 def run_until_stopped[T](work: Coroutine[Any, Any, T]) -> T:
-    """Run this to its end. SIGTERM stops it like Ctrl-C: what was started is ended, and scratch directories are removed."""
+    """Run this to its end. SIGTERM and SIGHUP stop it like Ctrl-C: what was started is ended, and scratch directories are removed."""
 
     async def run() -> T:
         task = asyncio.current_task()
         assert task is not None
-        asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, task.cancel)
+        call_when_stopped(task.cancel, [signal.SIGTERM])
         return await work
 
     try:

@@ -1,0 +1,44 @@
+"""End in order when the terminal is closed, as on SIGTERM, unless `nohup` says to go on."""
+
+import asyncio
+import os
+import select
+import signal
+from collections.abc import Callable, Sequence
+
+
+def is_hangup_ignored() -> bool:
+    """Whether this process was started to outlive its terminal, as by `nohup`."""
+    return signal.getsignal(signal.SIGHUP) is signal.SIG_IGN
+
+
+def call_when_stopped(
+    stop: Callable[[], object], numbers: Sequence[signal.Signals] = (signal.SIGTERM, signal.SIGINT)
+) -> None:
+    """Have the event loop call this on these signals and SIGHUP."""
+    loop = asyncio.get_running_loop()
+    for number in numbers:
+        loop.add_signal_handler(number, stop)
+    if not is_hangup_ignored():
+        loop.add_signal_handler(signal.SIGHUP, _stop_after_hangup, stop)
+
+
+def leave_closed_terminal() -> None:
+    """Write to nowhere instead of to a terminal that was closed, which would be an error."""
+    closed = [descriptor for descriptor in (1, 2) if _is_closed(descriptor)]
+    if closed:
+        nowhere = os.open(os.devnull, os.O_WRONLY | os.O_CLOEXEC)
+        for descriptor in closed:
+            os.dup2(nowhere, descriptor)
+        os.close(nowhere)
+
+
+def _stop_after_hangup(stop: Callable[[], object]) -> None:
+    leave_closed_terminal()
+    stop()
+
+
+def _is_closed(descriptor: int) -> bool:
+    poll = select.poll()
+    poll.register(descriptor, 0)
+    return any(event & (select.POLLHUP | select.POLLERR) for _, event in poll.poll(0))
