@@ -1,12 +1,14 @@
 """Events and commands between Playhead's layers, in mitmproxy's form: events go to streams, commands to sockets."""
 
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Container
 from dataclasses import dataclass
 from typing import Any
 
+from h2.errors import ErrorCodes
 from mitmproxy import http
 from mitmproxy.connection import Connection
 from mitmproxy.proxy import commands
+from mitmproxy.proxy.layers.http import GetHttpConnection
 from mitmproxy.proxy.layers.http._base import HttpEvent
 from mitmproxy.proxy.layers.http._events import ResponseProtocolError
 
@@ -21,6 +23,14 @@ class InterimResponse(HttpEvent):
 @dataclass
 class UpstreamMalformed(ResponseProtocolError):
     """The upstream's response is malformed. `message` says what is wrong, and quotes nothing of it."""
+
+
+@dataclass
+class UpstreamReset(ResponseProtocolError):
+    """The upstream reset the stream, or a GOAWAY says that it will not process it."""
+
+    error_code: int = ErrorCodes.INTERNAL_ERROR
+    """The HTTP/2 error code, with which the client's stream is reset, too."""
 
 
 @dataclass
@@ -45,6 +55,17 @@ class PauseStream(HttpEvent):
 @dataclass
 class ResumeStream(HttpEvent):
     """To a connection: receive data of this stream again."""
+
+
+class FreshHttpConnection(GetHttpConnection):
+    """To the HTTP layer: find or open an upstream connection that takes new requests."""
+
+    retiring: Container[Connection] = ()
+    """The connections that do not. The HTTP layer knows them."""
+
+    def connection_spec_matches(self, connection: Connection) -> bool:
+        """Return whether the connection leads where the request goes, and takes it."""
+        return connection not in self.retiring and super().connection_spec_matches(connection)
 
 
 class SetReading(commands.Command):

@@ -25,6 +25,7 @@ from mitmproxy.tls import ClientHelloData, TlsData
 from proxy.mitm import tls
 from proxy.mitm.admission import authorize, check_head, origin_in_tunnel
 from proxy.mitm.connection import MitmConnection
+from proxy.mitm.layer_events import FreshHttpConnection
 from proxy.mitm.protocol import header_cache_patch, http1, http2
 from proxy.mitm.relay_stream import RelayStream
 from proxy.mitm.replay_stream import ReplayStream
@@ -73,6 +74,8 @@ class Http(http_layers.HttpLayer):
         self.context.server.error = None
         for connection in [c for c in self.connections if isinstance(c, Server) and self._is_over(c)]:
             del self.connections[connection]
+        if isinstance(event, FreshHttpConnection):
+            event.retiring = {server for server, below in self.connections.items() if _is_retiring(below)}
         client = self.context.client
         by_prior_knowledge = client.alpn == b"h2" and not client.tls and not event.tls
         for command in super().get_connection(event, reuse=reuse):
@@ -100,6 +103,13 @@ class Http(http_layers.HttpLayer):
         )
         if not forgotten:
             yield from super()._handle_event(event)
+
+
+def _is_retiring(layer: Layer) -> bool:
+    """Return whether a connection's layers end in HTTP/2 that takes no new streams."""
+    while isinstance(child := getattr(layer, "child_layer", None), Layer):
+        layer = child
+    return isinstance(layer, http2.Http2UpstreamSide) and layer.is_retiring
 
 
 class LayerChooser:

@@ -13,7 +13,6 @@ from mitmproxy.net.http.validate import validate_headers
 from mitmproxy.proxy import events
 from mitmproxy.proxy.context import Context
 from mitmproxy.proxy.layer import CommandGenerator
-from mitmproxy.proxy.layers import http as http_layers
 from mitmproxy.proxy.layers.http import HTTPMode
 from mitmproxy.proxy.layers.http._base import HttpEvent
 from mitmproxy.proxy.layers.http._events import (
@@ -32,7 +31,7 @@ from mitmproxy.proxy.layers.http._events import (
 
 from proxy.mitm import admission
 from proxy.mitm.connection import MitmConnection
-from proxy.mitm.layer_events import UpstreamMalformed
+from proxy.mitm.layer_events import FreshHttpConnection, UpstreamMalformed, UpstreamReset
 from proxy.mitm.stream import RequestEvent, Stream, latin1_text, remove_own_fields, text_fields
 from proxy.mitm.upgraded_connection import UpgradedConnection
 from proxy.wire.heads import fields_fault
@@ -240,7 +239,7 @@ class RelayStream(Stream):
                 address = server.address[:2]
                 # The certificate must match the server name of a captured handshake, whatever Host says.
                 server.sni = self.connection.tunnel_host if self.connection.captured is not None else target.host
-        connection, error = yield http_layers.GetHttpConnection(address, contact.scheme == "https", via, "tcp")
+        connection, error = yield FreshHttpConnection(address, contact.scheme == "https", via, "tcp")
         if error:
             if self.has_client_left():
                 return False
@@ -366,8 +365,10 @@ class RelayStream(Stream):
                 return
         self.recording.record_close("server_closed", why)
         yield from self._send_tail()
-        code = event.code if event.code in (ErrorCode.CANCEL, ErrorCode.HTTP_1_1_REQUIRED) else ErrorCode.KILL
-        yield self.to_client(ResponseProtocolError(self.stream_id, "broken off", code))
+        if isinstance(event, UpstreamReset):
+            yield self.to_client(UpstreamReset(self.stream_id, "broken off", ErrorCode.KILL, event.error_code))
+        else:
+            yield self.to_client(ResponseProtocolError(self.stream_id, "broken off", ErrorCode.KILL))
         yield from self.leave()
 
 

@@ -59,6 +59,9 @@ class Peer:
         self.streams: dict[int, ReceivedStream] = {}
         self.requests: deque[int] = deque()
         self.poured = 0
+        self.pings = 0
+        """How many pings of ours were answered."""
+
         config = h2.config.H2Configuration(
             client_side=client,
             header_encoding="utf-8",
@@ -86,6 +89,7 @@ class Peer:
         self.flush()
 
     def _take(self, event: h2.events.Event) -> None:
+        self.pings += isinstance(event, h2.events.PingAckReceived)
         stream_id = getattr(event, "stream_id", None)
         if not stream_id:
             return

@@ -12,6 +12,7 @@ from typing import Any
 import h2.config
 import h2.errors
 import h2.events
+from hyperframe.frame import Frame, GoAwayFrame
 from mitmproxy import http
 from mitmproxy.proxy import commands, events
 from mitmproxy.proxy.context import Context
@@ -36,6 +37,7 @@ from proxy.mitm.layer_events import (
     PeerReady,
     ResumeStream,
     UpstreamMalformed,
+    UpstreamReset,
 )
 from proxy.mitm.protocol.body_lengths import BodyLengths
 from proxy.mitm.protocol.flood import FloodGuard
@@ -64,6 +66,12 @@ class BufferedHttp2(_http_h2.BufferedH2Connection):
         super().__init__(config)
         self.local_settings.initial_window_size = WINDOW
         self.local_settings.acknowledge()
+
+    def _receive_goaway_frame(self, frame: GoAwayFrame) -> tuple[list[Frame], list[h2.events.Event]]:
+        """Go on with the streams that a GOAWAY does not end (RFC 9113 6.8). h2 takes the connection for closed."""
+        event = h2.events.ConnectionTerminated()
+        event.error_code, event.last_stream_id = frame.error_code, frame.last_stream_id
+        return [], [event]
 
     def buffered_bytes(self, stream_id: int) -> int:
         """Return the bytes of a stream that are buffered because the peer's window is used up."""
@@ -95,6 +103,9 @@ class Http2(_http2.Http2Connection):
             yield from self.end_malformed_stream(*malformed)
             return False
         match event:
+            case h2.events.ConnectionTerminated():
+                # The client opens no more streams, and closes the connection when it has its answers.
+                return False
             case h2.events.DataReceived() if event.stream_id in self.paused_streams and event.stream_id in self.streams:
                 self.owed_bytes[event.stream_id] = (
                     self.owed_bytes.get(event.stream_id, 0) + event.flow_controlled_length
@@ -201,6 +212,11 @@ class Http2ClientSide(Http2, _http2.Http2Server):
                 yield commands.SendData(self.conn, self.h2_conn.data_to_send())
         elif isinstance(event, ResponseProtocolError) and self.h2_conn.buffered_bytes(event.stream_id):
             self.pending_resets[event.stream_id] = event
+        elif isinstance(event, UpstreamReset):
+            if not self.is_closed(event.stream_id):
+                self.h2_conn.reset_stream(event.stream_id, event.error_code)
+                yield commands.SendData(self.conn, self.h2_conn.data_to_send())
+            self.release_stream(event.stream_id)
         else:
             yield from super()._handle_event(event)
             yield from self.report_pressure(event)
@@ -220,6 +236,8 @@ class Http2UpstreamSide(Http2, _http2.Http2Client):
         super().__init__(context)
         self.h2_conn.local_settings.enable_push = 0
         self.h2_conn.local_settings.acknowledge()
+        self.is_retiring = False
+        """Whether the upstream takes no new streams."""
 
     def _handle_event(self, event: events.Event) -> CommandGenerator[None]:
         if isinstance(event, PauseStream | ResumeStream):
@@ -228,6 +246,27 @@ class Http2UpstreamSide(Http2, _http2.Http2Client):
                 yield from self.regulate_stream(upstream_stream_id, event)
         else:
             yield from super()._handle_event(event)
+            if self.is_retiring and not (self.streams or self.is_over):
+                yield from self.close_connection("the upstream ended the connection")
+
+    def _retire(self, last_stream_id: int) -> CommandGenerator[None]:
+        """Open no more streams, and end those that the upstream will not process: their clients may repeat them."""
+        self.is_retiring = True
+        # Those that wait for others to end are not open yet. Any number stands for them that is not in use.
+        waiting, unused = list(self.stream_queue), self.h2_conn.get_next_available_stream_id()
+        self.stream_queue.clear()
+        for stream_id in [stream_id for stream_id in self.streams if stream_id > last_stream_id]:
+            yield from self._end_reset_stream(stream_id, h2.errors.ErrorCodes.REFUSED_STREAM)
+        for client_stream_id in waiting:
+            self.our_stream_id[client_stream_id], self.their_stream_id[unused] = unused, client_stream_id
+            self.streams[unused] = _http2.StreamState.EXPECTING_HEADERS
+            yield from self._end_reset_stream(unused, h2.errors.ErrorCodes.REFUSED_STREAM)
+
+    def _end_reset_stream(self, stream_id: int, code: int) -> CommandGenerator[None]:
+        self.release_stream(stream_id)
+        if self.streams.pop(stream_id, None) is not None:
+            why = f"the upstream reset the stream with code {code}"
+            yield ReceiveHttp(UpstreamReset(stream_id, why, self.ReceiveProtocolError.code, code))
 
     def _handle_event2(self, event: events.Event) -> CommandGenerator[None]:
         if isinstance(event, RequestHeaders) and event.request.method == "HEAD":
@@ -244,6 +283,12 @@ class Http2UpstreamSide(Http2, _http2.Http2Client):
             if _STATUS.fullmatch(code) is None or fields_fault(others) or sized:
                 yield from self.end_malformed_stream(event.stream_id, "it is not a valid HTTP/2 message")
                 return False
+        if isinstance(event, h2.events.ConnectionTerminated):
+            yield from self._retire(event.last_stream_id or 0)
+            return False
+        if isinstance(event, h2.events.StreamReset):
+            yield from self._end_reset_stream(event.stream_id, int(event.error_code or 0))
+            return False
         if isinstance(event, h2.events.InformationalResponseReceived):
             status, fields = _http2.parse_h2_response_headers(event.headers)
             interim = http.Response(b"HTTP/2.0", status, b"", fields, None, None, 0.0, None)
