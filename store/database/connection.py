@@ -68,9 +68,13 @@ UNUSABLE_ERRORS = (
 )
 
 
-SESSION_ERRORS = (asyncpg.ReadOnlySQLTransactionError, asyncpg.QueryCanceledError)
+SESSION_ERRORS = (asyncpg.ReadOnlySQLTransactionError,)
 """Errors that may be due to a setting that the server had when the connection was opened, such as `default_transaction_read_only`
 of a server whose disk was full, or to a server that is not the primary any more. Open connections keep both."""
+
+TIMED_OUT: Final = asyncpg.QueryCanceledError
+"""An error that may be due to such a setting (`statement_timeout`), or only to its statement. So each connection that meets it is
+closed, and the others stay."""
 
 ASYNCPG_ERRORS = (asyncpg.PostgresError, asyncpg.InterfaceError, asyncpg.InternalClientError)
 
@@ -336,7 +340,12 @@ class Database:
                 if driver is not None:
                     driver.database = self
                     changed = driver.changed_runs
-                yield connection
+                try:
+                    yield connection
+                except (TIMED_OUT, SQLAlchemyError) as error:
+                    if isinstance(_root_error(error), TIMED_OUT):
+                        await connection.invalidate()
+                    raise
         finally:
             self._note_end_of_transaction(changed)
 
@@ -350,6 +359,9 @@ class Database:
             changed = connection.changed_runs
             try:
                 yield connection
+            except TIMED_OUT:
+                await connection.close()
+                raise
             finally:
                 self._note_end_of_transaction(changed)
 

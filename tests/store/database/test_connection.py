@@ -1,5 +1,7 @@
 """What a connection knows of types without asking the server, how it writes arrays of bytes, and when connections are replaced."""
 
+from collections.abc import Awaitable, Callable
+
 import asyncpg
 import pytest
 from sqlalchemy import text
@@ -65,6 +67,39 @@ async def test_what_only_held_for_a_session_does_not_outlive_it(
     finally:
         await database.close()
         await owner.close()
+
+
+async def _time_out_directly(database: Database) -> None:
+    async with database.connection() as connection, connection.transaction():
+        await connection.execute("SET LOCAL statement_timeout = '20ms'")
+        await connection.execute("SELECT pg_sleep(9)")
+
+
+async def _time_out_by_sqlalchemy(database: Database) -> None:
+    async with database.transaction() as connection:
+        await connection.execute(text("SET LOCAL statement_timeout = '20ms'"))
+        await connection.execute(text("SELECT pg_sleep(9)"))
+
+
+@pytest.mark.parametrize("time_out", [_time_out_directly, _time_out_by_sqlalchemy])
+async def test_a_statement_that_takes_too_long_costs_one_connection(
+    database: Database, time_out: Callable[[Database], Awaitable[None]]
+) -> None:
+    """A search over everything may do so again and again: the other connections keep what they have planned."""
+    before = await _backends(database)
+    with pytest.raises(DatabaseUnavailable, match="statement timeout"):
+        await time_out(database)
+    after = await _backends(database)
+    assert (len(before), len(after), len(before & after)) == (4, 4, 3)
+
+
+async def _backends(database: Database) -> set[int]:
+    """The server processes of two connections of each pool."""
+    pid = "SELECT pg_backend_pid()"
+    async with database.connection() as one, database.connection() as other:
+        found = {await connection.fetchval(pid) for connection in (one, other)}
+    async with database.transaction() as first, database.transaction() as last:
+        return found | {await connection.scalar(text(pid)) for connection in (first, last)}
 
 
 async def _execute_directly(database: Database, statement: str) -> None:
