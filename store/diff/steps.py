@@ -41,7 +41,9 @@ class StepReader:
 
     def derive_call(self, exchange: Exchange, key: KeyResult) -> Call:
         """Derive the call of an exchange, redacted for display."""
-        return clean_call(derive_keyed_call(clean_unlabelled_answer(exchange, self.clean), key), self.clean)
+        call = clean_call(derive_keyed_call(clean_unlabelled_answer(exchange, self.clean), key), self.clean)
+        # A stream of tool calls begins with an empty text at many services; the same answer as a whole has none.
+        return replace(call, text=None) if call.tool_calls and not call.text else call
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

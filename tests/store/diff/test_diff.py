@@ -1,5 +1,6 @@
 """Comparisons of two runs: each cause of a difference, and what follows from it."""
 
+import json
 from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
@@ -176,6 +177,37 @@ def test_a_secret_that_only_an_assembled_answer_has_is_not_shown() -> None:
     told = compare_runs(("one", [streamed]), ("other", [other]), reading)
     assert "PLAYHEAD" in str(told)
     assert "sk-1234abc" not in str(told)
+
+
+def test_a_streamed_answer_is_the_same_as_a_whole_one() -> None:
+    """An agent that begins to stream gets the same tool calls, beside an empty text in place of none."""
+
+    def tool_call(name: str) -> dict[str, Any]:
+        return {"id": "call_1", "type": "function", "function": {"name": name, "arguments": '{"q": "refund"}'}}
+
+    def stream_of(name: str) -> Exchange:
+        deltas: list[dict[str, Any]] = [
+            {"role": "assistant", "content": ""},
+            {"tool_calls": [{"index": 0, **tool_call(name)}]},
+        ]
+        choices: list[dict[str, Any]] = [{"delta": delta} for delta in deltas]
+        choices.append({"delta": {}, "finish_reason": "tool_calls"})
+        events = [json.dumps({"choices": [{"index": 0, **choice}]}).encode() for choice in choices]
+        made = ask(
+            b'{"model":"m","messages":[],"stream":true}',
+            b"".join(b"data: %s\n\n" % one for one in [*events, b"[DONE]"]),
+        )
+        assert made.response is not None
+        return replace(made, response=replace(made.response, headers=(("content-type", "text/event-stream"),)))
+
+    def ask(request: bytes, response: bytes) -> Exchange:
+        return exchange(url="https://api.openai.com/v1/chat/completions", request=request, response=response)
+
+    message = {"role": "assistant", "content": None, "tool_calls": [tool_call("search")]}
+    choice = {"index": 0, "message": message, "finish_reason": "tool_calls"}
+    whole = ask(b'{"model":"m","messages":[]}', json.dumps({"choices": [choice]}).encode())
+    assert diff([whole], [stream_of("search")])["same"] is True
+    assert causes(diff([whole], [stream_of("delete")])) == ["answer"]
 
 
 def test_how_much_two_clients_had_of_the_same_answer_when_they_left_is_chance() -> None:
