@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from typing import Any, Final
 
 from calls.codec.lenient_json import as_object, as_text
-from store.otlp.spans.conversation import Message, Part
+from store.otlp.spans.conversation import Message, Part, answer_reasoning
 from store.timeline.facts import SpokenCall, ToolLinks
 from store.timeline.nameless_tools import NamelessMatch, NamelessTools
 from store.timeline.prompt_history import EarlierPrompts, NewPart
@@ -176,7 +176,9 @@ class _Writer:
         return shape
 
     def _answer_shape(self, call: SpokenCall) -> Shape:
+        reasoning = answer_reasoning(call.answer)
         return {
+            "reasoning": None if reasoning is None else self.budget.shorten(reasoning),
             "text": None if call.text is None else self.budget.shorten(call.text),
             "tool_calls": [self._tool_call_shape(call.call, tool) for tool in call.tool_calls[:MOST_TOOL_CALLS]],
             "tool_calls_left_out": max(0, len(call.tool_calls) - MOST_TOOL_CALLS),

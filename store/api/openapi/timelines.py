@@ -259,6 +259,9 @@ class LinkedToolCallSchema(TypedDict):
 class SpokenAnswerSchema(TypedDict):
     """An answer."""
 
+    reasoning: ShownTextSchema | None
+    """What the model thought before it, or the provider's summary, as far as the API returns it."""
+
     text: ShownTextSchema | None
     tool_calls: list[LinkedToolCallSchema]
     tool_calls_left_out: Count

@@ -8,7 +8,14 @@ from typing import Final, NamedTuple
 
 from calls.codec.lenient_json import as_array, as_count, as_object, as_text, as_text_or_none
 from calls.model import Json
-from store.otlp.spans.conversation import Message, RequestMessages, answer_message, embedded_texts, request_conversation
+from store.otlp.spans.conversation import (
+    Message,
+    RequestMessages,
+    answer_message,
+    answer_reasoning,
+    embedded_texts,
+    request_conversation,
+)
 from store.otlp.spans.limits import cut_messages
 from store.query.rest_shapes import Shape
 
@@ -93,7 +100,9 @@ class SpannedCall:
         """What a model call says."""
         conversation = request_conversation(self.shape.get("request"))
         messages, is_cut = cut_messages(conversation.messages)
-        answers, is_answer_cut = cut_messages([answer_message(self.shape["text"], self.shape["tool_calls"])])
+        reasoning = answer_reasoning(self.shape.get("answer"))
+        answer = answer_message(self.shape["text"], self.shape["tool_calls"], reasoning)
+        answers, is_answer_cut = cut_messages([answer])
         return CallContent(
             conversation=conversation,
             messages=messages,

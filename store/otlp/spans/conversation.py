@@ -62,7 +62,10 @@ _ROLES: Final = {
 }
 _INSTRUCTIONS: Final = ("system", "systemInstruction", "system_instruction", "instructions", "preamble")
 _TEXT_TYPES: Final = ("text", "input_text", "output_text", "refusal")
-_REASONING_TYPES: Final = ("thinking", "reasoning", "reasoning_content", "summary_text")
+_REASONING_TYPES: Final = ("thinking", "thought", "reasoning", "reasoning_content", "reasoning_text", "summary_text")
+_REASONING_MEMBERS: Final = ("reasoning_content", "reasoning", "thinking")
+"""Members of a message with the reasoning before it (DeepSeek and vLLM; OpenRouter and Groq; Ollama)."""
+
 _MEDIA: Final = ("image", "audio", "video", "document", "file")
 
 
@@ -138,7 +141,7 @@ def _message_parts(fields: Fields, role: str) -> Iterator[Part]:
         name = as_text(fields.get("name") or fields.get("tool_name"))
         yield Part(kind="tool_call_response", id=as_text_or_none(fields.get("tool_call_id")), name=name, value=content)
         return
-    if reasoning := as_text(fields.get("reasoning_content") or fields.get("thinking")):
+    if reasoning := next(filter(None, (as_text(fields.get(name)) for name in _REASONING_MEMBERS)), None):
         yield Part(kind="reasoning", text=reasoning)
     yield from _parts(content)
     for call in as_array(fields.get("tool_calls")):
@@ -171,7 +174,7 @@ def _part(block: Fields) -> Part | None:
         id_ = as_text_or_none(block.get("tool_use_id", block.get("call_id")))
         return Part(kind="tool_call_response", id=id_, value=block.get("content", block.get("output")))
     if kind in _REASONING_TYPES or block.get("thought") is True:
-        reasoning = as_text(block.get("thinking") or block.get("text")) or _joined_summary(block)
+        reasoning = as_text(block.get("thinking") or block.get("text")) or _joined_texts(block)
         return Part(kind="reasoning", text=reasoning) if reasoning else None
     if isinstance(text := block.get("text", block.get("refusal")), str) and (not kind or kind in _TEXT_TYPES):
         return Part(kind="text", text=text)
@@ -185,8 +188,10 @@ def _medium(block: Fields, modality: str) -> Part:
     return Part(kind="media", name=modality, text="" if text.startswith("data:") else text)
 
 
-def _joined_summary(block: Fields) -> str:
-    return "\n".join(as_text(as_object(one).get("text")) for one in as_array(block.get("summary")))
+def _joined_texts(block: Fields) -> str:
+    """Join a summary (OpenAI, Gemini), or thoughts in pieces (Mistral)."""
+    pieces = as_array(block.get("summary")) or as_array(block.get("thinking"))
+    return "\n".join(as_text(as_object(one).get("text")) for one in pieces)
 
 
 def _tool_call(id_: Json, name: Json, arguments: Json) -> Part:
@@ -229,8 +234,27 @@ def _split_tool_results(messages: Iterator[Message]) -> Iterator[Message]:
             yield replace(message, parts=others)
 
 
-def answer_message(text: str | None, tool_calls: Sequence[Fields]) -> Message:
-    """Make the message of an answer, from a call's text and tool calls."""
-    parts = [Part(kind="text", text=text)] if text else []
+def answer_reasoning(answer: Json) -> str | None:
+    """Return the reasoning in an answer, or the provider's summary of it; of several choices, that of the first."""
+    body = as_object(answer)
+    choices = as_array(body.get("choices")) or as_array(body.get("candidates"))
+    choice = as_object(choices[0] if choices else None)
+    output = body.get("output")
+    places = (choice.get("message"), choice.get("content"), body.get("message"), as_object(output).get("message"))
+    items = [
+        *(place for place in places if isinstance(place, Mapping)),
+        *as_array(output),
+        *as_array(body.get("steps")),
+    ]
+    if as_array(body.get("content")):
+        items.append(body)
+    parts = (part for item in items for message in _message(item) for part in message.parts)
+    return "\n\n".join(part.text for part in parts if part.kind == "reasoning" and part.text) or None
+
+
+def answer_message(text: str | None, tool_calls: Sequence[Fields], reasoning: str | None = None) -> Message:
+    """Make the message of an answer, from a call's text and tool calls and the reasoning before them."""
+    parts = [Part(kind="reasoning", text=reasoning)] if reasoning else []
+    parts += [Part(kind="text", text=text)] if text else []
     parts += [_tool_call(tool.get("id"), tool.get("name"), tool.get("arguments")) for tool in tool_calls]
     return Message("assistant", tuple(parts))

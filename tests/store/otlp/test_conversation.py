@@ -1,14 +1,15 @@
 """Messages are read from the requests of every dialect, and are valid under the published JSON schemas."""
 
 import json
-from typing import Any
+from pathlib import Path
+from typing import Any, Final
 
 import jsonschema
 import pytest
 
 from calls.codec.json import parse_json_leniently
 from store.database.connection import Database
-from store.otlp.spans.conversation import Message, Part, embedded_texts, request_conversation
+from store.otlp.spans.conversation import Message, Part, answer_reasoning, embedded_texts, request_conversation
 from store.otlp.spans.limits import MAX_MESSAGES, MAX_TEXT, cut_messages
 from tests.store.otlp.recorded import agent, attributes, claude, decode_spans, export_run, from_corpus, store_run
 from tests.support.corpus import cassettes
@@ -163,3 +164,36 @@ def test_a_text_that_is_too_long_is_cut() -> None:
     found, is_cut = cut_messages([Message("user", (Part(kind="text", text="a" * (MAX_TEXT + 1)),))])
     assert is_cut
     assert len(found[0].parts[0].text) == MAX_TEXT
+
+
+CAPTURES: Final = Path(__file__).parents[2] / "calls" / "captures"
+
+REASONING: Final = {
+    "ai_gateway/text_reasoning_and_a_tool": "Look it up.",
+    "anthropic/thinking_and_tools": "Let me see.",
+    "bedrock_converse/reasoning_and_tools": "The user wants the weather.",
+    "bedrock_converse/citations_and_redacted_reasoning": None,
+    "cohere_v2/whole": "hm",
+    "gemini/thoughts_and_a_signature_on_empty_text": "**Greeting**\nSay hello.",
+    "gemini_interactions/thought_text_and_call": "Hm.",
+    "ollama/thinking": "Let me see.",
+    "openai_chat/mistral_thinking": "Two and two.",
+    "openai_chat/openrouter": "Thinking",
+    "openai_chat/text": None,
+    "openai_responses/reasoning_text_and_function": "Look it up.",
+    "openai_responses/incomplete": None,
+}
+"""What models thought, by the capture of the answer."""
+
+
+@pytest.mark.parametrize("capture", REASONING)
+def test_the_reasoning_of_an_answer_is_read_in_every_form(capture: str) -> None:
+    answer = json.loads((CAPTURES / f"{capture}.expected").read_bytes())["answer"]
+    assert answer_reasoning(answer) == REASONING[capture]
+
+
+@pytest.mark.parametrize(
+    "answer", [None, "text", [], {"choices": [None]}, {"choices": {"0": 1}}, {"output": {"message": 1}}]
+)
+def test_an_answer_of_another_form_has_no_reasoning(answer: Any) -> None:
+    assert answer_reasoning(answer) is None

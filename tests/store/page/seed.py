@@ -79,9 +79,10 @@ class Agent:
         took: float = 2300,
         streamed: bool = True,
         outcome: str | None = None,
+        reasoning: str | None = None,
         **sampling: Any,
     ) -> list[str]:
-        """Ask the model; return the ids of the tool calls that it requests."""
+        """Ask the model; return the ids of the tool calls that it requests. Only a whole answer has `reasoning`."""
         asked = {"model": self.model, "messages": list(self.messages), "tools": TOOLS, "temperature": 0.2, **sampling}
         if streamed:
             asked |= {"stream": True, "stream_options": {"include_usage": True}}
@@ -102,6 +103,7 @@ class Agent:
             self._add(MODEL_URL, asked, pieces, SSE, first_byte=first_byte, took=took, outcome=outcome)
         else:
             message = {"role": "assistant", "content": text or None, **({"tool_calls": calls} if calls else {})}
+            message |= {"reasoning_content": reasoning} if reasoning else {}
             whole = {
                 "id": f"chatcmpl-{number}",
                 "object": "chat.completion",

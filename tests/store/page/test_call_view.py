@@ -106,3 +106,23 @@ async def test_a_body_of_megabytes_is_read_only_where_it_is_opened(visitor: Visi
     await expect(page.locator(".json-row.is-selected")).to_have_text("exact12345678901234583000")
     assert await rows.count() < 100
     await Runs(page_server.database).delete("large-body")
+
+
+async def test_what_a_model_thought_is_above_its_answer(visitor: Visitor, page_server: PageServer) -> None:
+    agent = Agent("thoughtful", NOON + 7500 * SECOND)
+    agent.user("Which record?")
+    agent.answer("R-7.", streamed=False, reasoning="<b>Seven</b> came last.")
+    agent.user("Are you sure?")
+    agent.answer("Yes.", streamed=False, reasoning="I look again. " * 200)
+    await write(writer(page_server), agent.exchanges)
+    page = await visitor.open("/runs/thoughtful", ready="#turn-2")
+    thoughts = page.locator(".is-answer .reasoning")
+    await expect(thoughts.nth(0)).to_have_text("reasoning<b>Seven</b> came last.")
+    await expect(thoughts.nth(1)).to_contain_text("2,800 characters of reasoning")
+    await expect(thoughts.nth(1).locator(".text")).not_to_be_visible()
+    await thoughts.nth(1).locator("summary").click()
+    await expect(thoughts.nth(1).locator(".text")).to_be_visible()
+    first, _ = await page_server.read_call_ids("thoughtful")
+    await go(page, f"/runs/thoughtful/calls/{first}")
+    await expect(page.locator(".is-answer .reasoning")).to_contain_text("came last.")
+    await Runs(page_server.database).delete("thoughtful")

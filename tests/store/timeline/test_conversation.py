@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 from hypothesis import given
@@ -126,3 +127,17 @@ def test_a_large_call_is_said_to_be_large() -> None:
     items = make_conversation([chat(1, [], is_large=True), chat(2, [say("user", "a")])], ToolLinks())
     assert [one["too_large"] for one in items] == [True, False]
     assert items[0]["prompt"] is None
+
+
+def test_an_answer_has_the_reasoning_before_it_as_far_as_the_reader_may_read() -> None:
+    message = {"role": "assistant", "content": "ok", "reasoning_content": "First I look. " * 1000}
+    call = chat(1, [say("user", "hi")], answer="ok")
+    thoughtful = replace(call, answer={"choices": [{"index": 0, "message": message}]})
+    [shape] = make_conversation([thoughtful], ToolLinks())
+    reasoning = shape["answer"]["reasoning"]
+    assert (reasoning["size"], reasoning["cut"]) == (14_000, True)
+    assert reasoning["text"].startswith("First I look. ")
+    [withheld] = make_conversation([thoughtful], ToolLinks(), shows_texts=False)
+    assert withheld["answer"]["reasoning"] == {"text": None, "size": 14_000, "cut": False}
+    [plain] = make_conversation([call], ToolLinks())
+    assert plain["answer"]["reasoning"] is None

@@ -63,16 +63,25 @@ function ToolResult({ part, onSelect, open }) {
     ${ran && part.size > 60 ? html`<details><summary>${count(part.size)} characters, as the prompt has them</summary>${shown}</details>` : shown}</div>`;
 }
 
+/** What a model thought; much of it opens by a click. */
+function Reasoning({ value, open }) {
+  const shown = html`<${Shown} value=${value} open=${open} />`;
+  return html`<div class="reasoning">${value.size > LONG_REASONING
+    ? html`<details><summary>${count(value.size)} characters of reasoning</summary>${shown}</details>`
+    : html`<small>reasoning</small>${shown}`}</div>`;
+}
+
 function Part({ part, onSelect, open }) {
   const shown = html`<${Shown} value=${part} isCode=${part.kind === "tool_call"} open=${open} />`;
   if (part.kind === "tool_call") return html`<div class="tool-call"><div class="tool-head">${toolName(part.name)}</div>${shown}</div>`;
   if (part.kind === "tool_call_response") return html`<${ToolResult} part=${part} onSelect=${onSelect} open=${open} />`;
   if (part.kind === "media") return html`<p class="media">${visible(part.name || "file")}${part.text && html`: <span class="mono">${visible(part.text)}</span>`}</p>`;
-  return part.kind === "reasoning" ? html`<div class="reasoning"><small>reasoning</small>${shown}</div>` : shown;
+  return part.kind === "reasoning" ? html`<${Reasoning} value=${part} open=${open} />` : shown;
 }
 
 const ROLES = ["system", "user", "assistant", "tool"];
 const LONG_SYSTEM = 280;
+const LONG_REASONING = 600;
 
 function Message({ message, onSelect, open }) {
   const { role, echo } = message;
@@ -114,6 +123,7 @@ export function Prompt({ prompt, isWhole = false, onSelect, open }) {
 export function Answer({ answer, links = [], onSelect, open }) {
   const calls = answer.tool_calls;
   return html`<${Said} tone="answer" role="answer">
+    ${answer.reasoning && html`<${Reasoning} value=${answer.reasoning} open=${open} />`}
     <${Shown} value=${answer.text} open=${open} />
     ${calls.map((tool, place) => html`<${ToolCall} key=${place} tool=${tool} links=${links[place]} onSelect=${onSelect} open=${open} />`)}
     ${leftOut(answer.tool_calls_left_out, "tool calls", open)}
