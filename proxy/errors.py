@@ -19,6 +19,14 @@ def first_exception(group: BaseExceptionGroup[BaseException]) -> BaseException:
     return first_exception(inner) if isinstance(inner, BaseExceptionGroup) else inner
 
 
+def unwritable_file(path: Path, error: OSError, advice: str = "name another file", *, what: str = "") -> Failure:
+    """Return the Failure that says why a user's file cannot be written. `what` it is, such as "the report"."""
+    name = f"{what} {path}" if what else str(path)
+    if isinstance(error, FileNotFoundError) and not path.parent.exists():
+        return Failure(f"cannot write {name}: there is no directory {path.parent}; create it, or {advice}")
+    return Failure(f"cannot write {name}: {error.strerror}; {advice}")
+
+
 @contextmanager
 def explain_file_errors(path: Path, what: str, advice: str, *refusals: type[ValueError]) -> Iterator[None]:
     """Turn what goes wrong while a user's file is read as text into a Failure.

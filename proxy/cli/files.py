@@ -16,7 +16,7 @@ from proxy.cli.common import RUN_ID, as_json, print_json, query_store, settings_
 from proxy.cli.run_completion import complete_run
 from proxy.commands.export import ExportResult, SecretSearch, export_run, show_skipped
 from proxy.commands.export_spans import ExportedSpans, SpanExport, export_spans
-from proxy.errors import Failure
+from proxy.errors import Failure, unwritable_file
 from proxy.export_settings import check_endpoint
 from proxy.processes.command_processes import CommandProcesses
 from proxy.processes.store_client import Api, resolve_run_name
@@ -137,7 +137,7 @@ def export_command(
     except OSError as error:
         if output is None:
             raise
-        raise Failure(f"cannot write {output}: {error.strerror}; name another file with -o") from error
+        raise unwritable_file(output, error, "name another file with -o") from error
     if as_json:
         print_json(result.as_json())
     else:

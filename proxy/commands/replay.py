@@ -26,7 +26,7 @@ from proxy.capture.command import (
 )
 from proxy.commands.record import check_run_id
 from proxy.effects.launch import EffectsOptions
-from proxy.errors import Failure
+from proxy.errors import Failure, unwritable_file
 from proxy.processes.command_processes import CommandProcesses
 from proxy.processes.store_client import NotFound, path_segment, resolve_run_name, settled_run
 from proxy.processes.user_command import require_command
@@ -215,7 +215,7 @@ def require_writable(report: Path) -> None:
         with report.open("a"):
             pass
     except OSError as error:
-        raise Failure(f"cannot write the report {report}: {error.strerror}; name another file") from error
+        raise unwritable_file(report, error, what="the report") from error
 
 
 def require_recording(processes: CommandProcesses, recording: str) -> None:

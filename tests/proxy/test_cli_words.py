@@ -24,7 +24,7 @@ from proxy.commands.export import open_output
 from proxy.commands.record import STORE_CHECKS, check_run_id, summary_text
 from proxy.doctor.client_probes import client_kind
 from proxy.doctor.doctor import ClientFinding, findings_for_command
-from proxy.errors import Failure
+from proxy.errors import Failure, unwritable_file
 from proxy.processes.store_client import Api, NotFound, incomplete_reason, path_segment
 from proxy.processes.user_command import require_command
 from proxy.terminal.render_run import call_table
@@ -263,6 +263,29 @@ def test_a_name_that_would_be_another_path_is_that_of_nothing(name: str) -> None
 def test_a_directory_is_no_file_to_export_to(tmp_path: Path) -> None:
     with pytest.raises(Failure, match="it is a directory; name a file in it"), open_output(tmp_path):
         pass
+
+
+def test_a_file_in_a_directory_that_is_not_there_says_which(tmp_path: Path) -> None:
+    file = tmp_path / "no" / "run.jsonl"
+    with pytest.raises(FileNotFoundError) as missing:
+        file.touch()
+    failure = unwritable_file(file, missing.value, "name another file with -o")
+    assert str(failure) == (
+        f"cannot write {file}: there is no directory {file.parent}; create it, or name another file with -o"
+    )
+    with pytest.raises(IsADirectoryError) as directory:
+        tmp_path.write_text("")
+    assert str(unwritable_file(tmp_path, directory.value, what="the report")) == (
+        f"cannot write the report {tmp_path}: Is a directory; name another file"
+    )
+
+
+@pytest.mark.parametrize(("mistyped", "meant"), [("shwo", "show"), ("recrod", "record"), ("forks", "fork")])
+def test_a_mistyped_command_names_those_like_it(mistyped: str, meant: str) -> None:
+    done = CliRunner().invoke(playhead, [mistyped])
+    assert done.exit_code == 2
+    assert f"No such command '{mistyped}'" in done.output
+    assert f"'{meant}'" in done.output
 
 
 def test_an_output_that_takes_no_more_is_told_in_a_sentence() -> None:

@@ -70,9 +70,12 @@ def test_a_lost_connection_is_opened_again_after_the_last_event(capsys: pytest.C
     assert ids == ["1", "2", "3", "4"], "it ends with the run"
 
 
-def test_a_run_that_has_ended_is_not_waited_for_and_one_that_has_not_begun_is() -> None:
+def test_a_run_that_has_ended_is_not_waited_for_and_one_that_has_not_begun_is(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
     streams = Streams([event(1, "run.ended")], [event(1, "run.ended")])
     tail._print_events(cast(Api, streams), {}, "later", as_json=True)
+    assert capsys.readouterr().err.startswith("playhead: there is no run later yet: waiting for it")
     streams.ended_at = "2026-11-21T12:00:01.000000Z"
     with pytest.raises(Failure, match="run r ended at 2026-11-21T12:00:01Z"):
         tail._print_events(cast(Api, streams), {}, "r", as_json=True)

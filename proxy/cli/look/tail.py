@@ -59,23 +59,25 @@ def tail_command(as_json: bool, run: str | None, types: tuple[str, ...], **flags
 
 def _print_events(api: Api, query: Mapping[str, Any], name: str | None, *, as_json: bool) -> None:
     run = None if name is None else resolve_run_name(api, name)
-    if run is not None and (ended_at := _end_time(api, run)):
-        raise Failure(
-            f"run {run} ended at {ended_at[:19]}Z, and nothing follows: see it with {next_command(f'show {run}')}"
-        )
+    if run is not None:
+        _require_not_ended(api, run)
     for event in _follow(api, query if run is None else {**query, "run": [run]}):
         click.echo(json.dumps(event) if as_json else _line(event))
         if run is not None and event["event"] == "run.ended":
             return
 
 
-def _end_time(api: Api, run: str) -> str | None:
-    """Return when the run ended; None if it goes on, or has not begun."""
+def _require_not_ended(api: Api, run: str) -> None:
+    """Raise Failure if the run has ended; say that a run which has not begun is waited for: its name may be mistyped."""
     try:
         ended_at: str | None = api.get(f"/runs/{path_segment(run)}")["ended_at"]
     except NotFound:
-        return None
-    return ended_at
+        click.echo(f"playhead: there is no run {run} yet: waiting for it to begin; Ctrl-C ends this", err=True)
+        return
+    if ended_at:
+        raise Failure(
+            f"run {run} ended at {ended_at[:19]}Z, and nothing follows: see it with {next_command(f'show {run}')}"
+        )
 
 
 def _follow(api: Api, query: Mapping[str, Any]) -> Iterator[dict[str, Any]]:

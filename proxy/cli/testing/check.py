@@ -12,7 +12,7 @@ from calls.redaction.redactor import Redactor
 from proxy.cli.common import as_json, print_json, settings_from_flags, user_profiles, with_settings
 from proxy.cli.run_completion import complete_recording
 from proxy.commands.check import check_recordings, propose_checks, read_spec
-from proxy.errors import Failure
+from proxy.errors import Failure, unwritable_file
 from proxy.processes.command_processes import CommandProcesses
 from proxy.terminal.render_check import check_json, junit_xml, show_check
 from proxy.terminal.table import stdout_sheet
@@ -116,7 +116,7 @@ def _write_spec(text: str, output: Path | None) -> None:
     except FileExistsError as error:
         raise Failure(f"{output} exists already: name another file with -o, or remove it first") from error
     except OSError as error:
-        raise Failure(f"cannot write {output}: {error.strerror}") from error
+        raise unwritable_file(output, error, "name another file with -o") from error
     click.echo(f"wrote {text.count('[[rule]]')} rules into {printable(str(output))}", err=True)
 
 
@@ -124,7 +124,7 @@ def _write_file(path: Path, content: bytes) -> None:
     try:
         path.write_bytes(content)
     except OSError as error:
-        raise Failure(f"cannot write {path}: {error.strerror}") from error
+        raise unwritable_file(path, error) from error
 
 
 COMMANDS = (check_command,)

@@ -38,7 +38,7 @@ from proxy.cli.testing.trial_options import (
 )
 from proxy.commands.check import read_spec
 from proxy.commands.judge import Judge, read_rubric
-from proxy.errors import Failure
+from proxy.errors import Failure, unwritable_file
 from proxy.processes.command_processes import CommandProcesses
 from proxy.processes.user_command import require_command
 from proxy.terminal.table import stdout_sheet
@@ -258,7 +258,7 @@ def _write_file(path: Path, content: bytes) -> None:
     try:
         path.write_bytes(content)
     except OSError as error:
-        raise Failure(f"cannot write {path}: {error.strerror}; name another file") from error
+        raise unwritable_file(path, error) from error
 
 
 COMMANDS = (regress_command,)
