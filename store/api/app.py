@@ -13,6 +13,7 @@ from store.api.deferred_route import DeferredRoute
 from store.api.deps import Deps
 from store.api.guard import Guard, Tokens
 from store.api.parameters import refuse_unknown_parameters
+from store.api.request_bodies import RequestBodyLimit
 from store.api.routes import (
     audit,
     calls,
@@ -83,7 +84,9 @@ def create_app(
     install_routes(app, deps)
     accepted = Tokens(tokens, token_file, api_tokens)
     app.state.tokens = accepted
+    # The last one is the first to see a request.
     app.add_middleware(Spill, directory=deps.spill_directory)
+    app.add_middleware(RequestBodyLimit)
     app.add_middleware(
         Guard,
         tokens=accepted,

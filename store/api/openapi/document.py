@@ -9,7 +9,7 @@ from pydantic import TypeAdapter
 
 from store.api.openapi.answers import BYTES, JSON, NDJSON, ROUTES, Answers, route_problems
 from store.api.openapi.example import make_example
-from store.api.openapi.problems import ProblemSchema, problem_responses
+from store.api.openapi.problems import WITH_BODY, ProblemSchema, problem_responses
 
 SUFFIX: Final = "Schema"
 """The end of the classes' names, which keeps them apart from the product's own; the document's names do not have it."""
@@ -50,11 +50,12 @@ def openapi_document(app: FastAPI) -> dict[str, Any]:
         operation["security"] = [] if answers.is_public else [{"token": []}]
         if name == "POST /v1/import":
             operation["requestBody"] = _BUNDLE
+            problems = (*problems, *WITH_BODY)
         elif name == "POST /v1/canaries/{canary}/shots":
             operation["requestBody"] = _SHOT
-            problems = (*problems, "bad_request")
+            problems = (*problems, *WITH_BODY, "bad_request")
         elif "requestBody" in operation:
-            problems = (*problems, "bad_request")
+            problems = (*problems, *WITH_BODY, "bad_request")
         operation["responses"] = _merge(problem_responses(problems), _successes(answers, schemas))
     return document
 

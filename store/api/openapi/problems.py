@@ -63,6 +63,7 @@ PROBLEMS: Final[Mapping[str, tuple[tuple[int, ...], str]]] = {
     "no_response": ((404,), "the exchange ended before a response arrived"),
     "no_certificate": ((404,), "the proxy has not created its certificate yet"),
     "method_not_allowed": ((405,), "the path does not have this method"),
+    "request_timeout": ((408,), "the rest of the request's body did not come"),
     "range_not_satisfiable": ((416,), "the range begins after the last byte of the body"),
     "no_fork_agent": ((409,), "no agent is configured that could run a fork"),
     "not_forking": ((409,), "the workers are in a mode that cannot fork"),
@@ -119,6 +120,9 @@ COMMON: Final = (
     "store_server_failed",
 )
 """The problems of all routes."""
+
+WITH_BODY: Final = ("request_timeout", "too_large")
+"""The problems of routes that take a body."""
 
 DATABASE: Final = ("database_unavailable", "too_large", "invalid_request")
 """The problems of routes that read or write what was recorded."""

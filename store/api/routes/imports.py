@@ -1,6 +1,7 @@
 """`POST /v1/import`: store a bundle as a run. Importing it again changes nothing; a different run of that name is never changed."""
 
 import asyncio
+import contextlib
 import hashlib
 import re
 import tempfile
@@ -22,7 +23,7 @@ from store.api.helper_answers import answer_upload_in_helper
 from store.api.parameters import RUN_ID_PATTERN
 from store.api.problems import Problem
 from store.api.routes.runs import require_run
-from store.api.spilled_answers import BODY
+from store.api.spilled_answers import BODY, PAUSE
 from store.bundle.bundle import BadBundle, BundleHead, BundleTooLarge, Entry, RequestFile, read_parts
 from store.generations.fork_copies import UUID7, copied_id
 from store.ingest.batch_writer import DerivedExchange
@@ -58,7 +59,9 @@ async def post_import(
     """201 where something was imported, 200 where everything was stored already."""
     request.scope[BODY] = None
     with tempfile.NamedTemporaryFile(dir=deps.spill_directory, buffering=0) as content:
-        size = await _upload(request, content)
+        # Others have the turn while the client sends.
+        async with request.scope.get(PAUSE, contextlib.nullcontext)():
+            size = await _upload(request, content)
         file = Path(content.name)
         if deps.helper is not None and size > IN_PROCESS_SIZE:
             return await answer_upload_in_helper(request, file)
