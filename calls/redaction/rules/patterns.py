@@ -80,6 +80,21 @@ def beginnings_expression(parts: tuple[Part, ...]) -> str:
     return reduce(lambda rest, part: _part_beginnings(part, rest), reversed(parts), "")
 
 
+def longest_repeat(parts: tuple[Part, ...]) -> int:
+    """Return how often a part of the pattern may repeat at most."""
+    return max((_longest_repeat(part) for part in parts), default=0)
+
+
+def _longest_repeat(part: Part) -> int:
+    match part:
+        case Repeat():
+            return part.most
+        case Either():
+            return max(longest_repeat(way) for way in part.ways)
+        case Word():
+            return 0
+
+
 def _part_beginnings(part: Part, rest: str) -> str:
     ways = [part.expression + (f"(?:{rest})?" if rest else ""), part.beginnings]
     return "|".join(way for way in ways if way)

@@ -39,7 +39,7 @@ _last = compile_expression(RUNS)
 _any_run = rf"{START}[{CHARS}]{{{4 * TEXT}}}"
 _open_any = compile_expression(rf"(?:{_TAILS})\z|{_any_run}")
 _last_any = compile_expression(_any_run)
-_open_text = compile_expression(f"{TEXT_GROUP_BEGINNING}|{TEXT_RUN_BEGINNING}|{TEXT_RUN}")
+_open_text = compile_expression(rf"(?:{TEXT_GROUP_BEGINNING}|{TEXT_RUN_BEGINNING})\z|{TEXT_RUN}")
 _begins_with_text = re.compile(f"(?:{GROUP}){{{TEXT}}}".encode()).match
 _start = re.compile(START.encode()).match
 

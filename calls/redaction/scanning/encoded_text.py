@@ -44,18 +44,21 @@ TEXT_RUN: Final = f"{START}(?:{GROUP}){{{TEXT}}}"
 """A run that certainly contains text."""
 
 _GROUP_BEGINNING = f"{_GROUP[0]}(?:{_GROUP[1]}{_GROUP[2]}?)?"
-TEXT_RUN_BEGINNING: Final = rf"{START}(?:{GROUP}){{1,{TEXT - 1}}}(?:{_GROUP_BEGINNING})?\z"
+TEXT_RUN_BEGINNING: Final = rf"{START}(?:{GROUP}){{1,{TEXT - 1}}}(?:{_GROUP_BEGINNING})?"
 """A possible beginning of a text run at the end of a piece; few words match."""
 
-TEXT_GROUP_BEGINNING: Final = rf"{START}{_GROUP_BEGINNING}\z"
+TEXT_GROUP_BEGINNING: Final = rf"{START}{_GROUP_BEGINNING}"
 """A possible beginning of the first group of a text run at the end of a piece: at most two decoded bytes."""
 
 _BEGINNINGS = RUNS.replace("(?:[^", r"(?:\A|[^", 1)
 IN_WHOLE: Final = f"{ESCAPE}|{_BEGINNINGS}"
 """Text in a whole body that may have to be decoded."""
 
-IN_PIECE: Final = rf"[{CHARS}%\\]\z|{IN_WHOLE}"
-"""Text in a piece that may have to be decoded, or begins such text at its end."""
+PIECE_ENDS: Final = frozenset(_ALPHABET + b"-_%\\")
+"""The last bytes of pieces that may begin text which has to be decoded."""
 
-IN_SPELLED_TEXT: Final = rf"(?:\\{{1,8}}(?:u(?:0(?:0[2-7]?)?)?)?|%[2-7]?)\z|{ESCAPE}|{TEXT_RUN}"
+ESCAPE_BEGINNING: Final = r"(?:\\{1,8}(?:u(?:0(?:0[2-7]?)?)?)?|%[2-7]?)"
+"""The beginning of an escape that is decoded, at the end of a piece."""
+
+IN_SPELLED_TEXT: Final = f"{ESCAPE}|{TEXT_RUN}"
 """Text that may have to be decoded in a piece of a model's output, most of which are words."""

@@ -15,12 +15,13 @@ import msgspec
 from calls.placeholder import PREFIX, is_placeholder, make_placeholder
 from calls.redaction.rules.credentials import RULES, is_in_base64
 from calls.redaction.rules.expression import ANYWHERE, HERE, compile_expression
-from calls.redaction.rules.patterns import beginnings_expression, full_expression
+from calls.redaction.rules.patterns import Word, beginnings_expression, full_expression, longest_repeat
 from calls.redaction.rules.secret_rule import ESCAPE, LOOKBEHIND, End, SecretRule
 from calls.redaction.scanning.encoded_text import (
-    IN_PIECE,
+    ESCAPE_BEGINNING,
     IN_SPELLED_TEXT,
     IN_WHOLE,
+    PIECE_ENDS,
     TEXT_GROUP_BEGINNING,
     TEXT_RUN_BEGINNING,
 )
@@ -46,6 +47,9 @@ _MAX_REREAD_REJECTED: Final = 64
 _MAX_PREFIX: Final = 8
 """The number of letters before a placeholder that are treated as its prefix, not as a secret."""
 
+_WIDE: Final = 33
+"""The repetitions of a part from which on a rule is wide."""
+
 _MAX_WORD: Final = 32
 _WORD_CACHE_SIZE: Final = 8192
 """The number of short texts, of at most `_MAX_WORD` bytes, whose result is cached."""
@@ -58,10 +62,10 @@ CONTEXT: Final = -3
 
 _ESCAPE_BEGINNING = r"\\(?:[bfnrt]|u[0-9A-Fa-f]{0,4})?|%[0-9A-Fa-f]{0,2}|\[[0-9;]{0,12}m?|[\x12\x1a\xc4\xd9][ -~]?|[\xda\xc5](?:[\x00-\xff][ -~]?)?|x\w?"
 
-_NOTHING = [(-1, -1)]
-_SPELLED = compile_expression(IN_SPELLED_TEXT).Match
-_BEGINNING = compile_expression(TEXT_RUN_BEGINNING).Match
-_GROUP_BEGINNING = compile_expression(TEXT_GROUP_BEGINNING).Match
+_SPELLED = compile_expression(rf"{ESCAPE_BEGINNING}\z|{IN_SPELLED_TEXT}").Match
+_TEXT_END = compile_expression(rf"(?:{TEXT_RUN_BEGINNING}|{TEXT_GROUP_BEGINNING})\z").Match
+_ENCODED_END = compile_expression(rf"(?:{ESCAPE_BEGINNING}|{TEXT_RUN_BEGINNING}|{TEXT_GROUP_BEGINNING})\z").Match
+_LONG_ENCODED_END = compile_expression(rf"(?:{ESCAPE_BEGINNING}|{TEXT_RUN_BEGINNING})\z").Match
 
 
 class Edit(NamedTuple):
@@ -85,19 +89,16 @@ class RuleTable:
     """Compiled rules. RE2's `Match` is called directly, because a wrapper costs more than scanning 200 bytes."""
 
     def __init__(self, rules: Iterable[SecretRule] = RULES) -> None:
-        rules = tuple(rules)
-        bounded = [rule for rule in rules if rule.is_bounded]
-        free = [rule for rule in rules if not rule.is_bounded]
-        self._rules = (*bounded, *free)
-
-        def join(expression: Callable[[SecretRule], str]) -> str:
-            return "|".join(
-                [rf"(?:\b_{{0,2}}|{ESCAPE})(?:{'|'.join(map(expression, bounded))})", *map(expression, free)]
-            )
-
-        self._join = join
+        self._rules = tuple(sorted(rules, key=lambda rule: not rule.is_bounded))
         # A model's pieces of text are words, which recur.
         self._name_in_word = lru_cache(_WORD_CACHE_SIZE)(self._find_spelled_name)
+
+    def _join(self, expression: Callable[[SecretRule], str], rules: Sequence[SecretRule] | None = None) -> str:
+        """Join the expressions of rules, of all unless some are given."""
+        rules = self._rules if rules is None else rules
+        bounded = [expression(rule) for rule in rules if rule.is_bounded]
+        free = [expression(rule) for rule in rules if not rule.is_bounded]
+        return "|".join([rf"(?:\b_{{0,2}}|{ESCAPE})(?:{'|'.join(bounded)})", *free])
 
     # Compiled on first use: a worker that starts is ready 20 ms earlier.
     @cached_property
@@ -119,20 +120,51 @@ class RuleTable:
             self._join(lambda rule: f"{full_expression(rule.lead)}({full_expression(rule.begin)})")
         ).Match
 
-    # Compiled on first use, because that takes 0.06 s for each, and whole texts are searched without them.
+    # Compiled on first use, because whole texts are searched without them. Each is anchored at its end, so that RE2 searches
+    # backwards and stops after a few bytes.
     @cached_property
     def _beginning(self) -> str:
         tails = self._join(lambda rule: beginnings_expression(rule.lead + rule.begin))
-        return rf"(?:{tails}|{_ESCAPE_BEGINNING})\z"
+        return f"{tails}|{_ESCAPE_BEGINNING}"
 
     @cached_property
-    def match_open(self) -> Any:
-        """Matches a secret, or a tail that may begin one."""
-        return compile_expression(f"{self._beginning}|{self._starts}").Match
+    def _tail(self) -> Any:
+        """Matches a tail that may begin a secret."""
+        return compile_expression(rf"(?:{self._beginning})\z").Match
+
+    # Anything may follow the first word of a wide rule, so the automaton would get new states with nearly every text: 20 us for
+    # each. A text without these words is searched for the rest.
+    @cached_property
+    def _short_tail(self) -> Any:
+        """Matches a tail that may begin a secret, in a text without a first word of a wide rule."""
+        tails = self._join(
+            lambda rule: (
+                first.beginnings if (first := _wide_first_word(rule)) else beginnings_expression(rule.lead + rule.begin)
+            )
+        )
+        return compile_expression(rf"(?:{tails}|{_ESCAPE_BEGINNING})\z").Match
 
     @cached_property
-    def _anything(self) -> Any:
-        return compile_expression(f"{self._beginning}|{self._starts}|{IN_PIECE}").Match
+    def _short_changeable_tail(self) -> Any:
+        """Matches a tail with the whole lead of a secret and its beginning, in such a text."""
+        tails = self._join(
+            lambda rule: full_expression(rule.lead) + f"(?:{beginnings_expression(rule.begin)})",
+            [rule for rule in self._rules if rule.begin and not _wide_first_word(rule)],
+        )
+        return compile_expression(rf"(?:{tails})\z").Match
+
+    @cached_property
+    def _wide_words(self) -> str:
+        return "|".join([word.expression for rule in self._rules if (word := _wide_first_word(rule))])
+
+    @cached_property
+    def _wide_word(self) -> Any:
+        return compile_expression(self._wide_words).Match
+
+    @cached_property
+    def _notable(self) -> Any:
+        """Matches a secret, encoded text, or a first word of a wide rule, in a piece of a model's output."""
+        return compile_expression(f"{self._starts}|{IN_SPELLED_TEXT}|{self._wide_words}").Match
 
     def preparations(self) -> Sequence[Callable[[], object]]:
         """Return what compiles what every search needs, in parts: other threads stand still during each, since RE2 holds the interpreter."""
@@ -140,16 +172,29 @@ class RuleTable:
 
     def stream_preparations(self) -> Sequence[Callable[[], object]]:
         """Return what compiles what searches in streams need besides, in parts."""
-        return (lambda: self._beginning), (lambda: self.match_open), (lambda: self._anything)
+        return (
+            lambda: self._tail,
+            lambda: self._short_tail,
+            lambda: self._short_changeable_tail,
+            lambda: self._notable,
+        )
 
     def find_first(self, data: bytes, at: int, *, last: bool) -> tuple[int, int]:
         """Return the span of the first secret or, unless `last`, of a tail that may begin one and reaches the end."""
-        (span,) = (self._last if last else self.match_open)(ANYWHERE, data, at, len(data))
-        return span  # type: ignore[no-any-return]
+        size = len(data)
+        (span,) = self._last(ANYWHERE, data, at, size)
+        if last:
+            return span  # type: ignore[no-any-return]
+        is_short = self._wide_word(ANYWHERE, data, at, size)[0][0] < 0
+        (tail,) = (self._short_tail if is_short else self._tail)(ANYWHERE, data, at, size)
+        is_tail_first = tail[0] >= 0 and not 0 <= span[0] < tail[0]
+        return tail if is_tail_first else span  # type: ignore[no-any-return]
 
     def can_pass(self, data: bytes) -> bool:
         """Whether a piece contains no secret, no encoded text, and no beginning of either."""
-        return self._anything(ANYWHERE, data, 0, len(data)) == _NOTHING  # type: ignore[no-any-return]
+        if data and data[-1] in PIECE_ENDS:
+            return False
+        return self._tail(ANYWHERE, data, 0, len(data))[0][0] < 0 and self.is_clean(data)
 
     def is_clean(self, data: bytes) -> bool:
         """Whether a whole text contains no secret and no encoded text."""
@@ -160,8 +205,7 @@ class RuleTable:
 
         An incomplete name is kept, whatever follows it.
         """
-        while data[-2:-1] == b"\\" and data[-1:] in b"bfnrt" and data[-3:-2] != b"\\":
-            data = data[:-2]  # the letter of an escape does not begin a word
+        data = _without_last_escapes(data)
         ((start, _),) = self._changeable(ANYWHERE, data, at, len(data))
         return start  # type: ignore[no-any-return]
 
@@ -169,37 +213,34 @@ class RuleTable:
         """Return where a name may begin in a model's output after the first byte; -1, `CHANGEABLE` or `CONTEXT` if none."""
         return self._name_in_word(text) if len(text) <= _MAX_WORD else self._find_spelled_name(text)
 
-    def _find_name(self, text: bytes) -> int:
-        ((start, _),) = self.match_open(ANYWHERE, text, 1, len(text))
-        return CHANGEABLE if start >= 0 and self.find_changeable(text, 1) >= 0 else int(start)
-
     def may_begin_encoded_at_end(self, text: bytes) -> bool:
         """Whether this output of a model has no encoded text in it, but perhaps the beginning of one at its end."""
         size = len(text)
-        return bool(_SPELLED(ANYWHERE, text, 0, size) == _NOTHING) and (
-            bool(_BEGINNING(ANYWHERE, text, 0, size) != _NOTHING)
-            or bool(_GROUP_BEGINNING(ANYWHERE, text, 0, size) != _NOTHING)
-        )
+        is_possible = _TEXT_END(ANYWHERE, text, 0, size)[0][0] >= 0
+        return is_possible and bool(_SPELLED(ANYWHERE, text, 0, size)[0][0] < 0)
 
     def _find_spelled_name(self, text: bytes) -> int:
         size = len(text)
-        if _SPELLED(ANYWHERE, text, 0, size) != _NOTHING or _BEGINNING(ANYWHERE, text, 0, size) != _NOTHING:
+        may_be_encoded = _ENCODED_END(ANYWHERE, text, 0, size)[0][0] >= 0
+        if may_be_encoded and _LONG_ENCODED_END(ANYWHERE, text, 0, size)[0][0] >= 0:
             return CHANGEABLE
-        start = self._find_name(text)
-        return start if start == CHANGEABLE or _GROUP_BEGINNING(ANYWHERE, text, 0, size) == _NOTHING else CONTEXT
+        if self._notable(ANYWHERE, text, 0, size)[0][0] < 0:
+            ((start, _),) = self._short_tail(ANYWHERE, text, 1, size)
+            is_changeable = start >= 0 and self._ends_changeable(_without_last_escapes(text))
+        else:
+            start, _ = self.find_first(text, 1, last=False)
+            is_changeable = bool(_SPELLED(ANYWHERE, text, 0, size)[0][0] >= 0)
+            is_changeable = is_changeable or (start >= 0 and self.find_changeable(text, 1) >= 0)
+        if is_changeable:
+            return CHANGEABLE
+        return CONTEXT if may_be_encoded else start
+
+    def _ends_changeable(self, text: bytes) -> bool:
+        return bool(self._short_changeable_tail(ANYWHERE, text, 1, len(text))[0][0] >= 0)
 
     @cached_property
     def _changeable(self) -> Any:
-        def part(rule: SecretRule) -> str:
-            lead, begin = full_expression(rule.lead), full_expression(rule.begin)
-            return rf"{lead}(?:{begin}|(?:{beginnings_expression(rule.begin)})\z)" if rule.begin else lead
-
-        bounded, free = (
-            [rule for rule in self._rules if rule.is_bounded is is_bounded] for is_bounded in (True, False)
-        )
-        return compile_expression(
-            "|".join([rf"(?:\b_{{0,2}}|{ESCAPE})(?:{'|'.join(map(part, bounded))})", *map(part, free)])
-        ).Match
+        return compile_expression(self._join(_changeable_part)).Match
 
     def match_rule(self, data: bytes, at: int) -> _Match:
         """Return the rule that matches at an offset, with the start of the secret and its end function."""
@@ -217,7 +258,6 @@ class Scanner:
         "_before",
         "_inside",
         "_key",
-        "_match",
         "_rest",
         "_table",
         "decided_to",
@@ -233,7 +273,6 @@ class Scanner:
         """Whether its strings may be pieces of a text that is also searched as a whole."""
 
         self._table = table
-        self._match = table.match_open
         self._key = key
         self._before = before
         self._rest = b""
@@ -250,19 +289,6 @@ class Scanner:
     def may_begin_encoded_at_end(self, data: bytes) -> bool:
         """Whether the output has no encoded text up to this next piece, but perhaps the beginning of one at its end."""
         return not self._inside and self._table.may_begin_encoded_at_end(self._before[-1:] + self._rest + data)
-
-    def try_pass(self, data: bytes) -> bool:
-        """Accept the next piece if it is certain that nothing in it changes, as with nearly all of a stream of events."""
-        if not self.is_idle:
-            return False
-        # A word may have begun in the previous piece: match with its last byte as context.
-        before = self._before
-        new_line = before[-1:] == b"\n"
-        text, at = (data, 0) if new_line else (before[-1:] + data, 1)
-        if self._match(ANYWHERE, text, at, len(text)) != _NOTHING:
-            return False
-        self.skip(data)
-        return True
 
     def with_context(self, data: bytes) -> bytes:
         """Return the next piece with the byte before it, in which a word may have begun."""
@@ -419,6 +445,24 @@ class Scanner:
         ):
             return False
         return match.rule.is_real(text, match.lead, match.start, min(stop, match.start + MAX_BLOCK))
+
+
+def _without_last_escapes(data: bytes) -> bytes:
+    """Return a text without the escapes at its end, whose letters do not begin a word."""
+    while data[-2:-1] == b"\\" and data[-1:] in b"bfnrt" and data[-3:-2] != b"\\":
+        data = data[:-2]
+    return data
+
+
+def _changeable_part(rule: SecretRule) -> str:
+    lead, begin = full_expression(rule.lead), full_expression(rule.begin)
+    return rf"{lead}(?:{begin}|(?:{beginnings_expression(rule.begin)})\z)" if rule.begin else lead
+
+
+def _wide_first_word(rule: SecretRule) -> Word | None:
+    """Return the first word of a rule in which nearly anything may follow it; None for other rules."""
+    first = rule.lead[0] if rule.lead else None
+    return first if isinstance(first, Word) and longest_repeat(rule.lead) >= _WIDE else None
 
 
 def _is_behind_length(text: bytes, match: _Match) -> bool:
