@@ -3,7 +3,7 @@
 What is lost if a process or the host fails:
 
 - the writing process (kill -9): records appended and not yet written, at most the last 20 ms, and only records that
-  nothing waited for;
+  nothing waited for; and what `call_soon` has scheduled, at most the last 0.2 s of streams that go on;
 - the host: records written and not yet synced, at most one more group of 20 ms; with `durability="fsync"`,
   `wait_until_durable` waits for the sync, so no record that it returned for is lost;
 - the reading process: nothing. It commits to the database, then moves its cursor (sync, rename, sync of the directory), and

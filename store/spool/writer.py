@@ -39,6 +39,13 @@ WORK_SLICE: Final = 0.001
 """Seconds of a group's work after which the event loop passes on what has arrived. The work of 50 streams takes three times as long,
 and their next events arrive meanwhile."""
 
+WORK_SHARE: Final = 0.1
+"""The share of the time that a group's work may take. If it takes more, it is done less often, for more records at a time, each
+of which then costs less."""
+
+MAX_WORK_PAUSE: Final = 0.2
+"""Seconds after which a group's work is done at the latest, however long the last one took."""
+
 MAX_INLINE_WRITE: Final = 256 << 10
 """Bytes that the event loop's thread may write itself."""
 
@@ -100,6 +107,12 @@ class Spool:
         self._appended = self._written = self._synced = 0
         self._is_write_due = self._is_recount_due = self._has_unsynced = self._is_sync_due = False
         self._group_work: deque[Callable[[], None]] = deque()
+        self._work_seconds = 0.0
+        """How long the current group's work has taken so far."""
+
+        self._work_due = 0.0
+        """When the next work may be done; groups that end before only write and sync."""
+
         self._is_group_open = False
         """Whether a group has begun, at whose end all records are written and synced."""
 
@@ -167,7 +180,7 @@ class Spool:
         return self._appended
 
     def call_soon(self, work: Callable[[], None]) -> None:
-        """Call `work` before the current group ends; records that it appends belong to that group."""
+        """Call `work` when a group ends, in most cases the current one; records that it appends belong to that group."""
         self._group_work.append(work)
         if not self._is_group_open:
             self._begin_group()
@@ -184,22 +197,26 @@ class Spool:
             loop.call_later(GROUP_INTERVAL, self._end_group)
 
     def _end_group(self) -> None:
-        self._finish_group(len(self._group_work))
+        self._work_seconds = 0.0
+        self._finish_group(len(self._group_work) if time.monotonic() >= self._work_due else 0)
 
     def _finish_group(self, work_count: int) -> None:
         """Do so many works of the group, write the records that no task has waited for, and request a sync.
 
         What arrives meanwhile is passed on between two slices of the work.
         """
-        end, goes_on = time.monotonic() + WORK_SLICE, False
+        began, goes_on = time.monotonic(), False
         try:
             while work_count and self._group_work:
                 work_count -= 1
                 self._group_work.popleft()()
-                if work_count and time.monotonic() >= end:
+                now = time.monotonic()
+                if work_count and now >= began + WORK_SLICE:
                     asyncio.get_running_loop().call_soon(self._finish_group, work_count)
+                    self._work_seconds += now - began
                     goes_on = True
                     return
+                self._work_due = now + min(MAX_WORK_PAUSE, (self._work_seconds + now - began) / WORK_SHARE)
         finally:
             self._is_group_open = goes_on
         if self._written < self._appended and not self.write_now(self._appended):

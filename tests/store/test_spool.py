@@ -3,8 +3,11 @@
 import asyncio
 import os
 import threading
+import time
 from collections.abc import Callable
+from itertools import pairwise
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 from hypothesis import HealthCheck, given, settings
@@ -175,6 +178,39 @@ async def test_what_arrives_is_passed_on_between_two_pieces_of_a_groups_work(
         async with asyncio.timeout(60):
             await done.wait()
     assert order == ["first", "passed on", "second", "next group"]
+
+
+async def test_work_that_takes_long_is_done_less_often(directory: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    now, times, done = 0.0, list[float](), asyncio.Event()
+    loop = asyncio.get_running_loop()
+    monkeypatch.setattr(writer, "time", SimpleNamespace(**{**vars(time), "monotonic": lambda: now}))
+    monkeypatch.setattr(writer, "MAX_WORK_PAUSE", 0.1)
+    durations = iter([0.001, 0.003, 0.003, 1.0, 0.001])
+
+    def end_group(_: float, work: Callable[[], None]) -> None:
+        nonlocal now
+        now += writer.GROUP_INTERVAL
+        loop.call_soon(work)
+
+    monkeypatch.setattr(loop, "call_later", end_group)
+    with Spool(directory) as spool:
+
+        def work() -> None:
+            nonlocal now
+            times.append(round(now, 3))
+            if (duration := next(durations, None)) is None:
+                done.set()
+            else:
+                now += duration
+                spool.append(b"a record")
+                spool.call_soon(work)
+
+        spool.call_soon(work)
+        async with asyncio.timeout(60):
+            await done.wait()
+        assert spool.written_count == spool.appended_count
+    # After 1 ms at the end of the next group, after 3 ms of the second one, and after a second not later than `MAX_WORK_PAUSE`.
+    assert [round(later - sooner, 3) for sooner, later in pairwise(times)] == [0.021, 0.043, 0.043, 1.1, 0.021]
 
 
 async def test_a_spool_that_is_closed_amid_a_groups_work_does_all_of_it(
