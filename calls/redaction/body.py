@@ -6,7 +6,7 @@ are redacted and compressed again.
 """
 
 import zlib
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from functools import lru_cache
 from typing import Final, NamedTuple, Protocol
 
@@ -43,10 +43,16 @@ class BodyRedactor(Protocol):
     """Why the body must not be stored; None if it may be. Valid after `finish`."""
 
     def try_pass(self, data: bytes) -> bool:
-        """Accept a piece if it can be recorded immediately and unchanged: a fast path of `feed`, which accepts any piece."""
+        """Accept a piece, or several joined, if it can be recorded immediately and unchanged.
+
+        If it returns False, the same bytes must be fed next.
+        """
 
     def feed(self, data: bytes, at: int) -> list[Piece]:
         """Feed a piece; return the pieces that can be recorded."""
+
+    def feed_together(self, pieces: Sequence[tuple[int, bytes]]) -> list[Piece]:
+        """Feed pieces that follow one another, which costs less than one by one."""
 
     def finish(self) -> list[Piece]:
         """Return the remaining pieces."""
@@ -154,6 +160,9 @@ class PlainBody:
         self._waiting.append((at, data))
         return self._release(self._scanner.feed(data))
 
+    def feed_together(self, pieces: Sequence[tuple[int, bytes]]) -> list[Piece]:
+        return [found for at, data in pieces for found in self.feed(data, at)]
+
     def finish(self) -> list[Piece]:
         # Pieces that are decided have been released already.
         return self._release(self._scanner.feed(b"", last=True)) if self._waiting else []
@@ -213,6 +222,10 @@ class HeldBody:
 
     def feed(self, data: bytes, at: int) -> list[Piece]:
         self._held.append((at, data))
+        return []
+
+    def feed_together(self, pieces: Sequence[tuple[int, bytes]]) -> list[Piece]:
+        self._held += pieces
         return []
 
     def finish(self) -> list[Piece]:

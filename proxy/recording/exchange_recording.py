@@ -19,7 +19,7 @@ from calls.events import Data, ExchangeClosed, MessageEnded, Record, RequestStar
 from calls.model import ChunkKind, Headers, Outcome
 from calls.redaction.body import BodyRedactor, Piece
 from calls.redaction.redactor import RedactedHead, Redactor
-from calls.redaction.streams.streamed_body import StreamedBody
+from calls.redaction.streams.streamed_body import StreamedBody, join_pieces
 from calls.redaction.streams.streamed_messages import RedactedMessage, StreamedMessages
 from proxy.recording.ordered_queue import OrderedQueue
 from proxy.recording.spool_outbox import Journal, SpoolOutbox
@@ -150,26 +150,41 @@ class Recording:
         message = self._request if side == "request" else self._response
         if message is None or self._is_closed:
             return
-        size = len(data)
-        message.seen_bytes += size
-        if kind != "data":
+        if kind == "data":
+            self._record_pieces(message, ((at, data),))
+        else:
+            message.seen_bytes += len(data)
             self._record_message(message, data, at, kind)
-        elif message.is_truncated or message.has_ended:
+
+    def record_response_pieces(self, pieces: Sequence[tuple[int, bytes]]) -> None:
+        """Record pieces of the response's body that follow one another, which costs less than one by one."""
+        if self._request_pieces is not None:
+            self.flush_request()
+        if self._response is not None and not self._is_closed:
+            self._record_pieces(self._response, pieces)
+
+    def _record_pieces(self, message: _Message, pieces: Sequence[tuple[int, bytes]]) -> None:
+        data = join_pieces(pieces)
+        size = len(data)
+        body = message.body
+        if len(pieces) > 1 and (body.is_heavy or message.recorded_bytes + size > self._recorder.body_limit):
+            for piece in pieces:
+                self._record_pieces(message, (piece,))
+            return
+        message.seen_bytes += size
+        if message.is_truncated or message.has_ended:
             message.is_truncated = True
         elif message.recorded_bytes + size > self._recorder.body_limit or (
-            message.body.is_heavy and not self._reserve(message, size)
+            body.is_heavy and not self._reserve(message, size)
         ):
-            self._record_last_piece(message, data, at)
+            self._record_last_piece(message, data, pieces[0][0])
         else:
             message.recorded_bytes += size
-            if self._queue is None and message.body.try_pass(data):
-                self._write(Data(self.id, at, side, data))
+            if self._queue is None and body.try_pass(data):
+                self._write_data([Data(self.id, at, message.side, data) for at, data in pieces])
                 return
-            for piece in message.body.feed(data, at):
-                self._enqueue(self._data_event(message, piece))
-            if isinstance(message.body, StreamedBody) and not self._resize_reservation(
-                message, message.body.waiting_size
-            ):
+            self._write_data([self._data_event(message, piece) for piece in body.feed_together(pieces)])
+            if isinstance(body, StreamedBody) and not self._resize_reservation(message, body.waiting_size):
                 self._finish_body(message)
                 message.is_truncated = True
 
@@ -396,14 +411,25 @@ class Recording:
             message.is_truncated = True
             self._recorder.outbox.record_gap(self._run, message.body.withheld_reason, self.id)
         events = [self._data_event(message, piece) for piece in pieces]
-        if len(events) > 1 and self._queue is None and not (self._is_start_lost or self.loss_reason):
-            # All that was held of a stream, for whose end the client waits.
-            number = self._recorder.outbox.write_together(events)
-            if number is not None:
-                self._last_number = number
-                return
-        for event in events:
-            tell(event)
+        if not self._write_together(events):
+            for event in events:
+                tell(event)
+
+    def _write_data(self, events: list[Data]) -> None:
+        """Write pieces of a body in their turn."""
+        if not self._write_together(events):
+            for event in events:
+                self._enqueue(event)
+
+    def _write_together(self, events: list[Data]) -> bool:
+        """Write events as one record, if possible now."""
+        if len(events) < 2 or self._queue is not None or self._is_start_lost or self.loss_reason:
+            return False
+        number = self._recorder.outbox.write_together(events)
+        if number is None:
+            return False
+        self._last_number = number
+        return True
 
     def _data_event(self, message: _Message, piece: Piece) -> Data:
         at, data, redactions, size = piece

@@ -6,7 +6,7 @@ never leaves one unrecorded without a gap.
 
 import logging
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Final, Literal, Protocol
 
 from calls.model import ChunkKind, Headers, Outcome
@@ -32,6 +32,7 @@ class RecordingInterface(Protocol):
     def loss_reason(self) -> str: ...
 
     def record_data(self, side: Side, data: bytes, at: int, kind: ChunkKind = "data") -> None: ...
+    def record_response_pieces(self, pieces: Sequence[tuple[int, bytes]]) -> None: ...
     def record_request(self, body: bytes, at: int) -> None: ...
     def record_response(
         self,
@@ -150,17 +151,26 @@ class RecordingGuard:
     def _flush_pieces(self) -> None:
         """Report the head and the pieces that wait."""
         pieces, self._pieces, self._pending_bytes = self._pieces, [], 0
-        for piece in pieces:
-            if (recording := self._recording) is None:
-                return
-            try:
-                if len(piece) == 4:
-                    side, data, at, kind = piece
-                    recording.record_data(side, data, at, kind)
-                else:
+        if (recording := self._recording) is None:
+            return
+        response_pieces: list[tuple[int, bytes]] = []
+        try:
+            for piece in pieces:
+                if len(piece) != 4:
                     recording.record_response_head(*piece)
-            except Exception as fault:  # noqa: BLE001 - the guard, as above
-                self._fail(fault)
+                    continue
+                side, data, at, kind = piece
+                if side == "response" and kind == "data":
+                    response_pieces.append((at, data))
+                    continue
+                if response_pieces:
+                    recording.record_response_pieces(response_pieces)
+                    response_pieces = []
+                recording.record_data(side, data, at, kind)
+            if response_pieces:
+                recording.record_response_pieces(response_pieces)
+        except Exception as fault:  # noqa: BLE001 - the guard, as above
+            self._fail(fault)
 
     def record_response_head(self, status: int, reason: str, http_version: str, headers: Headers) -> None:
         """Report the head of the response."""

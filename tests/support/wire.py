@@ -2,7 +2,7 @@
 
 import asyncio
 import ssl
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping, Sequence
 from contextlib import asynccontextmanager, nullcontext
 from dataclasses import dataclass, field
 from functools import cache
@@ -147,6 +147,10 @@ class ToldExchange:
 
     def record_data(self, side: Side, data: bytes, at: int, kind: ChunkKind = "data") -> None:
         self._hear("data", side, data, kind)
+
+    def record_response_pieces(self, pieces: Sequence[tuple[int, bytes]]) -> None:
+        for at, data in pieces:
+            self.record_data("response", data, at, "data")
 
     def record_response_head(self, at: int, status: int, reason: str, http_version: str, headers: Headers) -> None:
         self._hear("response", status, reason, http_version, headers)

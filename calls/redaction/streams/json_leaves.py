@@ -15,6 +15,10 @@ STRING: Final = rb'(?:[^"\\]++|\\.)*+'
 OTHER: Final = rb'\[[-+.0-9eE, \t\r\n]*+\]|[^ \t\r\n{}\[\],:"]++'
 """A number or a literal, or a list of numbers as one value, such as the bytes of a token."""
 
+STRING_IN_LINE: Final = rb'(?:[^"\\\x00-\x1f]++|\\[^\x00-\x1f])*+'
+OTHER_IN_LINE: Final = rb'\[[-+.0-9eE, ]*+\]|[^ \x00-\x1f{}\[\],:"]++'
+"""The same without the control characters that JSON forbids in strings and that may separate messages."""
+
 _TOKEN: Final = re.compile(rb'[ \t\r\n]*+(?:([{}\]:,])|(%s)|(\[)|"(%s)(\\?+"?))' % (OTHER, STRING), re.DOTALL)
 _PUNCTUATION, _OTHER, _LIST, _ENDED_STRING = 1, 2, 3, 5
 

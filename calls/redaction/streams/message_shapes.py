@@ -9,7 +9,7 @@ from collections import OrderedDict
 from collections.abc import Callable, Hashable, Sequence
 from typing import Final, NamedTuple
 
-from calls.redaction.streams.json_leaves import OTHER, STRING
+from calls.redaction.streams.json_leaves import OTHER_IN_LINE, STRING_IN_LINE
 from calls.redaction.streams.message_texts import MessageLeaves, TextLeaf
 
 MAX_SHAPED_MESSAGE: Final = 4096
@@ -23,6 +23,8 @@ _MAX_SHAPES_OF_HEAD: Final = 8
 
 _HEAD: Final = 16
 
+_END: Final = re.compile(rb'"?(?: *+[}\]])*+[\r\n]*+')
+_CLOSING: Final = re.compile(rb" *+([}\]])")
 _NUMBERED: Final = re.compile(rb"(?m)^id:[^\r\n]*+")
 
 
@@ -56,12 +58,12 @@ def build_shape(data: bytes, start: int, end: int, message: MessageLeaves, texts
         at = leaf.end
         if leaf in carried or leaf in text_leaves:
             groups[leaf] = len(groups) + 1
-            parts.append(b"(%s)" % (STRING if leaf.is_string else OTHER))
+            parts.append(b"(%s)" % (STRING_IN_LINE if leaf.is_string else OTHER_IN_LINE))
         elif message.is_fixed(leaf):
             parts.append(re.escape(message.value(leaf)))
         else:
-            parts.append(STRING if leaf.is_string else b"(?:%s)" % OTHER)
-    parts.append(_escape_fixed_bytes(data[at:end], is_head=False))
+            parts.append(STRING_IN_LINE if leaf.is_string else b"(?:%s)" % OTHER_IN_LINE)
+    parts.append(_escape_end(data[at:end]))
     found = tuple(
         CarriedText(groups[leaf], text.channel, tuple(groups[name] for name in text.names), text.may_repeat)
         for leaf, text in carried.items()
@@ -75,11 +77,24 @@ def _escape_fixed_bytes(data: bytes, *, is_head: bool) -> bytes:
     return _NUMBERED.sub(rb"id:[^\\r\\n]*+", written) if is_head and b"id:" in data else written
 
 
+def _escape_end(data: bytes) -> bytes:
+    """Escape the bytes after the last leaf, with any number of spaces where only brackets follow."""
+    # Anthropic pads its events with spaces (2026).
+    return _CLOSING.sub(rb" *+\\\1", data) if _END.fullmatch(data) else re.escape(data)
+
+
 class CompiledShape(NamedTuple):
     """A shape with its compiled expression."""
 
     match: Callable[[bytes, int, int], re.Match[bytes] | None]
     texts: tuple[CarriedText, ...]
+    names: tuple[int, ...]
+    """The groups with the parts of the names of channels that differ between messages."""
+
+
+def _compile_shape(shape: Shape) -> CompiledShape:
+    names = tuple({group: None for text in shape.texts for group in text.names})
+    return CompiledShape(re.compile(shape.pattern, re.DOTALL).match, shape.texts, names)
 
 
 class ShapeMemory:
@@ -103,11 +118,10 @@ class ShapeMemory:
             _remember(self._seen, shape.pattern, None, MEMORY_SIZE)
             return
         head = _message_head(data, start)
-        match = re.compile(shape.pattern, re.DOTALL).match
         _remember(
             self._by_head,
             head,
-            [CompiledShape(match, shape.texts), *self._by_head.get(head, ())][:_MAX_SHAPES_OF_HEAD],
+            [_compile_shape(shape), *self._by_head.get(head, ())][:_MAX_SHAPES_OF_HEAD],
             MEMORY_SIZE,
         )
 

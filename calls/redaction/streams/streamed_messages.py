@@ -10,8 +10,9 @@ from calls.redaction.declared import UnreadableBody
 from calls.redaction.scanning.scanner import RuleTable
 from calls.redaction.streams.channels import Slice
 from calls.redaction.streams.message_bounds import MAX_MESSAGE
+from calls.redaction.streams.message_search import MessageSearch
 from calls.redaction.streams.streamed_body import apply_slices
-from calls.redaction.streams.streamed_text import MAX_WAITING, MessageSearch
+from calls.redaction.streams.streamed_text import MAX_WAITING
 
 _ANSWER_END: Final = re.compile(
     rb'"(?:response\.(?:done|completed|failed|incomplete)|turnComplete|generationComplete|interrupted)"'

@@ -257,7 +257,46 @@ def shows_pieces(raw: bytes) -> bool:
     return any(b'"%s"' % TOKENS[0][at : at + 4].encode() in raw for at in range(0, len(TOKENS[0]), 4))
 
 
-@pytest.mark.parametrize("way", ["event by event", "as one", "compressed", "in odd pieces", "cut by the client"])
+async def test_pieces_that_come_together_are_one_record_with_their_times(directory: Path) -> None:
+    events = [b'data: {"choices": [{"delta": {"content": "word %d. "}}]}\n\n' % n for n in range(6)]
+    with desk(directory) as at:
+        one = at.begin(buffers_request=True)
+        one.record_request(b"{}", 1)
+        one.record_response_head(2, 200, "OK", "HTTP/1.1", SSE)
+        before = at.spool.appended_count
+        one.record_response_pieces([(10 + n, event) for n, event in enumerate(events)])
+        assert at.spool.appended_count == before + 1
+        one.record_end("response", 90)
+        one.record_close(91, "completed")
+        assert await one.wait_until_recorded()
+    (exchange,) = at.exchanges().values()
+    assert exchange.response is not None
+    assert exchange.response.body.data == b"".join(events)
+    assert exchange.response.body.size == sum(map(len, events))
+    assert [(chunk.at, chunk.size) for chunk in exchange.response.body.chunks] == [
+        (10 + n, len(event)) for n, event in enumerate(events)
+    ]
+
+
+async def test_pieces_that_come_together_end_at_the_limit(directory: Path) -> None:
+    with desk(directory, body_limit=250) as at:
+        one = at.begin(buffers_request=True)
+        one.record_request(b"{}", 1)
+        one.record_response_head(2, 200, "OK", "HTTP/1.1", SSE)
+        one.record_response_pieces([(10 + n, b"data: %0100d\n\n" % n) for n in range(4)])
+        one.record_end("response", 90)
+        one.record_close(91, "completed")
+        assert await one.wait_until_recorded()
+    (exchange,) = at.exchanges().values()
+    assert exchange.response is not None
+    body = exchange.response.body
+    assert (body.truncated, body.size) == (True, 4 * 108)
+    assert [(chunk.at, chunk.size) for chunk in body.chunks] == [(10, 108), (11, 108), (12, 34)]
+
+
+@pytest.mark.parametrize(
+    "way", ["event by event", "in groups", "as one", "compressed", "in odd pieces", "cut by the client"]
+)
 async def test_a_secret_that_a_model_spells_out_reaches_no_disk(directory: Path, way: str) -> None:
     events = spelled_out("data: " + DELTA + "\n\n")
     body = b"".join(events)
@@ -273,8 +312,12 @@ async def test_a_secret_that_a_model_spells_out_reaches_no_disk(directory: Path,
                 "compressed": [gzip.compress(body)],
                 "in odd pieces": [body[n : n + 41] for n in range(0, len(body), 41)],
             }
-            for n, piece in enumerate(sent.get(way, events)):
-                one.record_data("response", piece, 10 + n)
+            pieces = [(10 + n, piece) for n, piece in enumerate(sent.get(way, events))]
+            for n in range(0, len(pieces), 5 if way == "in groups" else 1):
+                if way == "in groups":
+                    one.record_response_pieces(pieces[n : n + 5])
+                else:
+                    one.record_data("response", pieces[n][1], pieces[n][0])
             if way != "cut by the client":
                 one.record_end("response", 90)
             one.record_close(91, "client_closed" if way == "cut by the client" else "completed")
@@ -292,7 +335,7 @@ async def test_a_secret_that_a_model_spells_out_reaches_no_disk(directory: Path,
         "the key is PLAYHEAD_T"
     )
     assert exchange.redactions == 1
-    if way == "event by event":
+    if way in ("event by event", "in groups"):
         assert [chunk.at for chunk in kept.chunks] == [10 + n for n in range(len(events))]
 
 

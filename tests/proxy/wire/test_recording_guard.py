@@ -97,3 +97,19 @@ async def test_the_head_of_a_response_is_told_before_its_end(recorder: _Later, g
     guard.record_response_head(200, "OK", "HTTP/1.1", ())
     guard.record_end("response")
     assert recorded_words(recorder) == [("response",), ("ended",)]
+
+
+async def test_pieces_of_a_response_are_told_together(recorder: _Later, monkeypatch: pytest.MonkeyPatch) -> None:
+    groups: list[list[bytes]] = []
+    monkeypatch.setattr(
+        ToldExchange, "record_response_pieces", lambda _, pieces: groups.append([data for _, data in pieces])
+    )
+    guard = RecordingGuard(recorder, "run-1", lambda _: recorder.begin())
+    guard.record_response_head(200, "OK", "HTTP/1.1", ())
+    guard.record_data("response", b"one")
+    guard.record_data("response", b"two")
+    guard.record_data("response", b"message", "text")
+    guard.record_data("response", b"three")
+    recorder.works[0]()
+    assert groups == [[b"one", b"two"], [b"three"]]
+    assert recorded_words(recorder) == [("response",), ("data", "response", b"message")]
