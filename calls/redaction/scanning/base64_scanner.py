@@ -69,14 +69,21 @@ class InnerScanner(Protocol):
 class Base64Scanner:
     """Scans one stream. `feed` returns the edits; before the offset `decided_to`, there will be no more."""
 
-    __slots__ = ("_at", "_before", "_inner", "_is_binary", "_last", "_open", "_rest", "_run")
+    __slots__ = ("_at", "_before", "_inner", "_is_binary", "_last", "_open", "_rest", "_run", "is_stream")
 
-    def __init__(self, inner: Callable[[], InnerScanner], *, is_spelled: bool = False, is_binary: bool = False) -> None:
-        """`is_spelled`: a model outputs the stream in words, few of which may be held back: only runs of ASCII are searched.
+    def __init__(
+        self, inner: Callable[[bool], InnerScanner], *, is_spelled: bool = False, is_binary: bool = False
+    ) -> None:
+        """`inner` creates what searches the decoded text, given `is_stream`.
+
+        `is_spelled`: a model outputs the stream in words, few of which may be held back: only runs of ASCII are searched.
 
         `is_binary`: the whole stream is base64, and need not decode to text.
         """
         self._inner = inner
+        self.is_stream = False
+        """Whether the decoded strings may be pieces of a text that is also searched as a whole."""
+
         self._is_binary = is_binary
         self._open = _open_any if is_binary else _open_text if is_spelled else _open
         self._last = _last_any if is_binary else _last
@@ -130,7 +137,7 @@ class Base64Scanner:
             if found is None or (high == len(text) and not last and not self._is_sure(text, max(at, found.end()))):
                 return max(at, low), False
             if found.end() >= at:
-                inner = self._inner() if self._is_binary or _is_text(text, found.end()) else None
+                inner = self._inner(self.is_stream) if self._is_binary or _is_text(text, found.end()) else None
                 if inner is not None and text.startswith(_OBJECT, found.end()):
                     inner.is_json = True
                 self._run = _Run(inner, offset + found.end())

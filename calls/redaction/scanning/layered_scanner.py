@@ -7,7 +7,8 @@ Lengths never change.
 
 import re
 from bisect import bisect_left
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from functools import lru_cache
 from typing import Final
 
 from calls.placeholder import stretch_placeholder
@@ -64,7 +65,7 @@ class LayeredScanner:
         self._is_spelled = is_spelled
         self._tokens = Scanner(table, key, before=before, is_json=is_json)
         self._base64 = (
-            Base64Scanner(lambda: self._inner_scanner(key, depth - 1), is_spelled=is_spelled, is_binary=is_binary)
+            Base64Scanner(_inner_scanners(table, key, depth - 1), is_spelled=is_spelled, is_binary=is_binary)
             if depth
             else None
         )
@@ -141,12 +142,8 @@ class LayeredScanner:
     @is_stream.setter
     def is_stream(self, is_stream: bool) -> None:
         self._tokens.is_stream = is_stream
-
-    def _inner_scanner(self, key: bytes, depth: int) -> "LayeredScanner":
-        """Create the scanner for text in base64."""
-        scanner = LayeredScanner(self._table, key, depth=depth)
-        scanner.is_stream = self.is_stream
-        return scanner
+        if self._base64:
+            self._base64.is_stream = is_stream
 
     @property
     def _is_idle(self) -> bool:
@@ -229,6 +226,20 @@ class LayeredScanner:
         for place, written in zip(self._places[low:high], self._written[low:high], strict=True):
             chars[place - edit.at] = written[:-2] + b"%02x" % edit.data[place - edit.at]
         return Edit(self._text_offset(edit.at), b"".join(chars))
+
+
+# One for all streams. A function of each scanner's own would keep it, with all that an exchange holds, until the next
+# collection of garbage.
+@lru_cache(16)
+def _inner_scanners(table: RuleTable, key: bytes, depth: int) -> Callable[[bool], LayeredScanner]:
+    """Return what creates the scanners for text in base64."""
+
+    def create_scanner(is_stream: bool) -> LayeredScanner:
+        scanner = LayeredScanner(table, key, depth=depth)
+        scanner.is_stream = is_stream
+        return scanner
+
+    return create_scanner
 
 
 def _apply_edits(data: bytes, start: int, edits: Sequence[Edit]) -> bytes:

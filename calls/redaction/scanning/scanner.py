@@ -60,6 +60,7 @@ CHANGEABLE: Final = -2
 CONTEXT: Final = -3
 """Returned instead of an offset: the text may end with part of the first group of a base64 run, which must be held."""
 
+_NEVER = r"[^\x00-\xff]"
 _ESCAPE_BEGINNING = r"\\(?:[bfnrt]|u[0-9A-Fa-f]{0,4})?|%[0-9A-Fa-f]{0,2}|\[[0-9;]{0,12}m?|[\x12\x1a\xc4\xd9][ -~]?|[\xda\xc5](?:[\x00-\xff][ -~]?)?|x\w?"
 
 _SPELLED = compile_expression(rf"{ESCAPE_BEGINNING}\z|{IN_SPELLED_TEXT}").Match
@@ -98,7 +99,8 @@ class RuleTable:
         rules = self._rules if rules is None else rules
         bounded = [expression(rule) for rule in rules if rule.is_bounded]
         free = [expression(rule) for rule in rules if not rule.is_bounded]
-        return "|".join([rf"(?:\b_{{0,2}}|{ESCAPE})(?:{'|'.join(bounded)})", *free])
+        joined = [rf"(?:\b_{{0,2}}|{ESCAPE})(?:{'|'.join(bounded)})"] if bounded else []
+        return "|".join([*joined, *free]) or _NEVER
 
     # Compiled on first use: a worker that starts is ready 20 ms earlier.
     @cached_property
@@ -145,11 +147,11 @@ class RuleTable:
         return compile_expression(rf"(?:{tails}|{_ESCAPE_BEGINNING})\z").Match
 
     @cached_property
-    def _short_changeable_tail(self) -> Any:
-        """Matches a tail with the whole lead of a secret and its beginning, in such a text."""
+    def _changeable_tail(self) -> Any:
+        """Matches a tail with the whole lead of a secret and its beginning."""
         tails = self._join(
             lambda rule: full_expression(rule.lead) + f"(?:{beginnings_expression(rule.begin)})",
-            [rule for rule in self._rules if rule.begin and not _wide_first_word(rule)],
+            [rule for rule in self._rules if rule.begin],
         )
         return compile_expression(rf"(?:{tails})\z").Match
 
@@ -171,12 +173,17 @@ class RuleTable:
         return (lambda: self._anything_last), (lambda: self._last)
 
     def stream_preparations(self) -> Sequence[Callable[[], object]]:
-        """Return what compiles what searches in streams need besides, in parts."""
+        """Return what compiles what searches in streams need besides, in parts.
+
+        RE2 compiles an expression for searches backwards when it is first used for one.
+        """
         return (
             lambda: self._tail,
-            lambda: self._short_tail,
-            lambda: self._short_changeable_tail,
+            lambda: _search_end(self._tail),
+            lambda: _search_end(self._short_tail),
+            lambda: _search_end(self._changeable_tail),
             lambda: self._notable,
+            lambda: self._wide_word,
         )
 
     def find_first(self, data: bytes, at: int, *, last: bool) -> tuple[int, int]:
@@ -206,8 +213,9 @@ class RuleTable:
         An incomplete name is kept, whatever follows it.
         """
         data = _without_last_escapes(data)
-        ((start, _),) = self._changeable(ANYWHERE, data, at, len(data))
-        return start  # type: ignore[no-any-return]
+        ((start, _),) = self._last(ANYWHERE, data, at, len(data))
+        ((tail, _),) = self._changeable_tail(ANYWHERE, data, at, len(data))
+        return min(start, tail) if start >= 0 and tail >= 0 else max(start, tail)  # type: ignore[no-any-return]
 
     def find_name(self, text: bytes) -> int:
         """Return where a name may begin in a model's output after the first byte; -1, `CHANGEABLE` or `CONTEXT` if none."""
@@ -236,11 +244,7 @@ class RuleTable:
         return CONTEXT if may_be_encoded else start
 
     def _ends_changeable(self, text: bytes) -> bool:
-        return bool(self._short_changeable_tail(ANYWHERE, text, 1, len(text))[0][0] >= 0)
-
-    @cached_property
-    def _changeable(self) -> Any:
-        return compile_expression(self._join(_changeable_part)).Match
+        return bool(self._changeable_tail(ANYWHERE, text, 1, len(text))[0][0] >= 0)
 
     def match_rule(self, data: bytes, at: int) -> _Match:
         """Return the rule that matches at an offset, with the start of the secret and its end function."""
@@ -454,9 +458,8 @@ def _without_last_escapes(data: bytes) -> bytes:
     return data
 
 
-def _changeable_part(rule: SecretRule) -> str:
-    lead, begin = full_expression(rule.lead), full_expression(rule.begin)
-    return rf"{lead}(?:{begin}|(?:{beginnings_expression(rule.begin)})\z)" if rule.begin else lead
+def _search_end(match: Any) -> None:
+    match(ANYWHERE, b"-", 0, 1)
 
 
 def _wide_first_word(rule: SecretRule) -> Word | None:

@@ -100,6 +100,8 @@ class MessageSpan(NamedTuple):
 class MessageSplitter:
     """Finds messages in a buffer that grows at its end and whose beginning may be removed between two calls."""
 
+    __slots__ = ("_depth", "_element_start", "_is_quoted", "_kind", "_seen", "skips_long_messages")
+
     def __init__(self, kind: StreamKind) -> None:
         self._kind = kind
         self.skips_long_messages = kind == "frames"

@@ -33,6 +33,22 @@ _LINE_FEED: Final = 10
 class StreamedText:
     """Searches one body. `feed` returns the edits; before the offset `decided_to`, there will be no more."""
 
+    __slots__ = (
+        "_base",
+        "_buffer",
+        "_carried_stream",
+        "_cutter",
+        "_essence",
+        "_has_lines",
+        "_is_event_stream",
+        "_is_inert",
+        "_is_too_long",
+        "_key",
+        "_search",
+        "_skip_to",
+        "_table",
+    )
+
     def __init__(self, table: RuleTable, key: bytes, essence: str = "") -> None:
         self._table, self._key, self._essence = table, key, essence
         self._search = MessageSearch(table, key)

@@ -3,8 +3,11 @@
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from calls.redaction.rules.credentials import RULES
 from calls.redaction.rules.expression import ANYWHERE, compile_expression
+from calls.redaction.rules.patterns import beginnings_expression, full_expression
 from calls.redaction.rules.secret_names import BARE_NAMES, SECRET_NAMES
+from calls.redaction.rules.secret_rule import SecretRule
 from calls.redaction.scanning import encoded_text
 from calls.redaction.scanning.scanner import CHANGEABLE, CONTEXT, RuleTable
 from tests.calls.secrets import TOKENS
@@ -18,6 +21,14 @@ ENCODED = compile_expression(
     rf"{encoded_text.ESCAPE_BEGINNING}\z|{encoded_text.IN_SPELLED_TEXT}|{encoded_text.TEXT_RUN_BEGINNING}\z"
 ).Match
 GROUP = compile_expression(rf"{encoded_text.TEXT_GROUP_BEGINNING}\z").Match
+
+
+def changeable(rule: SecretRule) -> str:
+    lead, begin = full_expression(rule.lead), full_expression(rule.begin)
+    return rf"{lead}(?:{begin}|(?:{beginnings_expression(rule.begin)})\z)" if rule.begin else lead
+
+
+CHANGEABLE_PART = compile_expression(TABLE._join(changeable)).Match
 
 NAMES = [name.replace("~", "_") for name in (*SECRET_NAMES, *BARE_NAMES)]
 parts = st.one_of(
@@ -42,6 +53,27 @@ def test_the_first_secret_or_beginning_is_that_of_one_search(text: bytes) -> Non
         assert [TABLE.find_first(text, at, last=False)] == OPEN(ANYWHERE, text, at, len(text))
 
 
+def find_changeable(text: bytes, at: int) -> int:
+    while text[-2:-1] == b"\\" and text[-1:] in b"bfnrt" and text[-3:-2] != b"\\":
+        text = text[:-2]
+    ((start, _),) = CHANGEABLE_PART(ANYWHERE, text, at, len(text))
+    return int(start)
+
+
+@settings(max_examples=1000, deadline=None)
+@given(samples)
+def test_what_may_change_begins_where_one_search_finds_it(text: bytes) -> None:
+    for at in {0, 1, len(text) // 2}:
+        assert TABLE.find_changeable(text, at) == find_changeable(text, at)
+
+
+def test_a_table_of_one_rule_holds_back_nothing_but_its_beginnings() -> None:
+    for rule in (RULES[0], next(rule for rule in RULES if not rule.is_bounded and rule.begin)):
+        table = RuleTable([rule])
+        assert table.find_name(b'"a plain sentence, ') == -1
+        assert table.find_first(b'"a plain sentence, ', 0, last=False) == (-1, -1)
+
+
 @settings(max_examples=1000, deadline=None)
 @given(samples)
 def test_a_piece_passes_if_one_search_finds_nothing(text: bytes) -> None:
@@ -53,7 +85,7 @@ def test_a_piece_passes_if_one_search_finds_nothing(text: bytes) -> None:
 def test_a_name_in_a_models_output_is_found_as_by_separate_searches(text: bytes) -> None:
     size = len(text)
     ((start, _),) = OPEN(ANYWHERE, text, 1, size)
-    if ENCODED(ANYWHERE, text, 0, size) != [(-1, -1)] or (start >= 0 and TABLE.find_changeable(text, 1) >= 0):
+    if ENCODED(ANYWHERE, text, 0, size) != [(-1, -1)] or (start >= 0 and find_changeable(text, 1) >= 0):
         expected = CHANGEABLE
     else:
         expected = start if GROUP(ANYWHERE, text, 0, size) == [(-1, -1)] else CONTEXT

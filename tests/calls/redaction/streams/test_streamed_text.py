@@ -1,6 +1,7 @@
 """A secret that is divided over the messages of a stream is replaced in each of them, in every dialect."""
 
 import base64
+import gc
 import gzip
 import json
 import random
@@ -145,6 +146,22 @@ ARGUMENTS = (
     '{"headers": {"Authorization": "Bearer hunter-22-and-33"}}',
     '{"cmd": "export API_KEY=hunter-22-and-33"}',
 )
+
+
+def test_a_stream_that_is_over_leaves_no_garbage_to_be_collected() -> None:
+    was_enabled = gc.isenabled()
+    gc.collect()
+    gc.disable()
+    try:
+        body = REDACTOR.new_body_redactor(SSE)
+        for event in chat(*cut(f"the key is {GHP} ok")):
+            body.feed(event, 1)
+        body.finish()
+        del body
+        assert gc.collect() == 0
+    finally:
+        if was_enabled:
+            gc.enable()
 
 
 @pytest.mark.parametrize("arguments", ARGUMENTS)
