@@ -22,6 +22,8 @@ NEVER_KEYS: Final = re.compile(
     r"accept-encoding|authorization|baggage|connection|content-length|cookie|date|host|idempotency-key|proxy-.*"
     r"|sec-websocket-(key|extensions)|trace(parent|state)|transfer-encoding|user-agent|x-stainless-.*|last-event-id"
     r"|mcp-session-id"
+    # What is left of a deadline.
+    r"|grpc-timeout"
     # AWS signs each request anew.
     r"|sec-websocket-(extensions|key|version)|amz-sdk-(invocation-id|request)|x-amz-(date|security-token|content-sha256)|x-amzn-trace-id"
 )

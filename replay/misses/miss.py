@@ -4,7 +4,7 @@ The body is an RFC 9457 problem with an additional `error` member, in which the 
 message. The status is 424, with `x-should-retry: false`, because those SDKs retry on 408, 409, 429 and every 5xx.
 """
 
-from typing import Literal
+from typing import Final, Literal
 from urllib.parse import quote
 
 import msgspec
@@ -31,6 +31,15 @@ type Reason = Literal[
 in tests that give their answers themselves."""
 
 MISS_STATUS = 424
+
+_FAILED_PRECONDITION: Final = 9
+"""gRPC's code for a miss. Clients do not retry after it."""
+
+_GRPC_MESSAGE_CHARACTERS: Final = "".join(chr(code) for code in range(0x20, 0x7F) if chr(code) != "%")
+"""Characters that gRPC does not percent-encode in a message."""
+
+_MAX_GRPC_MESSAGE: Final = 2000
+"""Maximum bytes of such a message. Clients take 8 KiB of header fields, and an encoded byte takes three."""
 
 MISS_TITLES: dict[Reason, str] = {
     "no_match": "No recorded answer for this request",
@@ -104,6 +113,8 @@ def miss_page(page: str, replay: str) -> str:
 
 def miss_answer(miss: Miss) -> Answer:
     """The response that the agent gets."""
+    if miss.request is not None and (miss.request.content_type or "").lower().startswith("application/grpc"):
+        return _grpc_answer(miss, miss.request.content_type or "")
     body = dumps(problem_body(miss))
     headers = (
         ("Content-Type", "application/problem+json"),
@@ -115,10 +126,27 @@ def miss_answer(miss: Miss) -> Answer:
     return Answer(status=MISS_STATUS, reason="Failed Dependency", headers=headers, pieces=pieces)
 
 
+def _grpc_answer(miss: Miss, content_type: str) -> Answer:
+    """The response for a client of gRPC, which reads nothing but its own fields, and prefers them to the status of HTTP."""
+    message = _message(miss).encode()[:_MAX_GRPC_MESSAGE].decode(errors="ignore")
+    headers = (
+        ("Content-Type", content_type),
+        ("grpc-status", str(_FAILED_PRECONDITION)),
+        ("grpc-message", quote(f"playhead: replay_miss: {message}", safe=_GRPC_MESSAGE_CHARACTERS)),
+        ("x-should-retry", "false"),
+        source_header("miss", run=miss.run or "", step=miss.number),
+    )
+    return Answer(status=MISS_STATUS, reason="Failed Dependency", headers=headers)
+
+
+def _message(miss: Miss) -> str:
+    look = f". To look at it: {miss.page}" if miss.page else ""
+    return f"{miss.detail} To fix it: {miss.fix}{look}"
+
+
 def problem_body(miss: Miss) -> dict[str, Json]:
     """The body of the response. AWS SDKs show the top-level `message`, the others that of `error`."""
-    look = f". To look at it: {miss.page}" if miss.page else ""
-    message = f"{miss.detail} To fix it: {miss.fix}{look}"
+    message = _message(miss)
     return {
         "type": f"urn:playhead:miss:{miss.reason}",
         "title": MISS_TITLES[miss.reason],
