@@ -75,6 +75,23 @@ class Dialogue(Protocol):
         """Handle a client that disconnected without a close frame."""
 
 
+class Duplex(Protocol):
+    """A request that may be answered before it ends."""
+
+    @property
+    def has_diverged(self) -> bool:
+        """Whether the request is no longer the recorded one, after its answer began: break off."""
+
+    def receive(self, data: bytes) -> "Answer | None":
+        """Take more of the request's body; at first, all that has come. Return the answer when it may begin.
+
+        Its pieces become ready as more of the request comes.
+        """
+
+    def end(self) -> None:
+        """Handle the end of the request."""
+
+
 @dataclass(slots=True, kw_only=True)
 class Answer:
     """The response to one request: a recorded one, or a refusal by Playhead."""

@@ -18,12 +18,14 @@ from calls.keys.profile import Profiles
 from calls.model import Json, Request
 from calls.route import route_request, split_url
 from calls.websocket_messages import opening_request
+from replay.duplex import is_duplex, may_be_duplex
 from replay.misses.nearest import NearestCallFinder, comparison_document
 from replay.pinned import ENVIRONMENT_LABEL, parse_environment
 from replay.script import RecordedExchange, ScriptIndex, build_index
 from store.bundle.bundle import Bundle
 from store.bundle.exchange_summary import ExchangeSummary, summarize_exchange
 from store.bundle.rows_bundle import StoredRun
+from store.database.blobs import CorruptData
 
 EXCHANGE_SIZE: Final = 4096
 """Bytes that an exchange takes in memory without its bodies."""
@@ -78,6 +80,20 @@ class Recording:
             last = entry.step
         return last
 
+    @cached_property
+    def duplex_calls(self) -> Mapping[tuple[str, str], tuple[tuple[RecordedExchange, ...], bool]]:
+        """The calls that were answered before their request ended, by method and URL, and whether there are no others.
+
+        To find them takes a while, because their bodies are unpacked.
+        """
+        found: dict[tuple[str, str], tuple[list[RecordedExchange], list[RecordedExchange]]] = {}
+        for entry in self.index.entries:
+            brief = entry.brief
+            if may_be_duplex(brief.method, brief.headers) and not brief.has_client_messages:
+                duplex, others = found.setdefault((brief.method, brief.url), ([], []))
+                (duplex if _is_duplex(brief) else others).append(entry)
+        return {where: (tuple(duplex), not others) for where, (duplex, others) in found.items() if duplex}
+
     @property
     def finder(self) -> NearestCallFinder:
         """The finder of nearest calls. It is built at the first miss, on the thread that needs it first."""
@@ -90,6 +106,13 @@ class Recording:
 
     def _comparison_document(self, request: Request) -> Json:
         return comparison_document(opening_request(request), self.profiles)
+
+
+def _is_duplex(brief: ExchangeSummary) -> bool:
+    try:
+        return is_duplex(brief.load_exchange())
+    except CorruptData:
+        return False
 
 
 def _is_model_request(brief: ExchangeSummary) -> bool:

@@ -16,9 +16,10 @@ import msgspec
 
 from calls.effects.questions import questions_for_program
 from calls.keys.profile import Profiles
-from calls.model import Json, Request
+from calls.model import Body, Json, Request
 from calls.redaction.redactor import Redactor, redact_whole_body
-from replay.answer import Answer
+from replay.answer import Answer, Duplex
+from replay.duplex import may_be_duplex
 from replay.effects import EffectsReplay, pinned_variables
 from replay.misses import explain, miss
 from replay.recording import Recording, build_recording
@@ -148,6 +149,30 @@ class Replays:
             session.note_unseen_request()
             raise
         return with_redaction(await session.answer(request, actor, never_live=never_live), request, self.redactor)
+
+    async def open_duplex(
+        self,
+        request: Request,
+        *,
+        run: str | None,
+        owner: str,  # noqa: ARG002 - an owner selects nothing
+        actor: str | None = None,
+    ) -> Duplex | None:
+        """Return what may answer a raw request, of which only the head is known, before it ends."""
+        if not may_be_duplex(request.method, request.headers):
+            return None
+        try:
+            session = self._single_session or await self._session_for(self._recording_name(run))
+        except UnusableRecording:
+            return None  # the answer to the complete request says why
+        if session is None:
+            return None
+        self._note_request(session)
+
+        def redact(data: bytes) -> bytes:
+            return redact_request(replace(request, body=Body(data=data)), self.redactor).body.data
+
+        return await session.open_duplex(redact_request(request, self.redactor), actor, redact)
 
     def pinned_variables(self) -> dict[str, str]:
         """Return the variables that the command of the recording which answers all requests was recorded with."""

@@ -231,11 +231,11 @@ class Script:
 
     def free_exchanges(self, key: str, actor: Actor = None) -> Iterator[RecordedExchange]:
         """The exchanges of a key that may answer this actor and are not taken, in the order of their steps."""
-        return (
-            one
-            for one in self.recorded_exchanges(key, actor)
-            if not self._taken_flags[one.step - self.index.entries[0].step]
-        )
+        return (one for one in self.recorded_exchanges(key, actor) if self.is_free(one))
+
+    def is_free(self, recorded: RecordedExchange) -> bool:
+        """Whether an exchange may still answer."""
+        return not self._taken_flags[recorded.step - self.index.entries[0].step]
 
     def swap(self, recorded: RecordedExchange, fits: Callable[[RecordedExchange], bool]) -> RecordedExchange | None:
         """Give an exchange back and take another one of the same key that fits. None if no free one fits.

@@ -3,7 +3,7 @@
 import asyncio
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
-from functools import lru_cache, partial
+from functools import cache, lru_cache, partial
 from itertools import islice
 from typing import Any, Literal
 from urllib.parse import urlsplit
@@ -19,6 +19,7 @@ from calls.model import Exchange, Json, Request, client_outcome, has_answer_ende
 from calls.overrides.overrides import Override
 from replay import playback
 from replay.answer import Answer, MatchTier, source_header
+from replay.duplex import DuplexReplay
 from replay.effects import EffectsReplay
 from replay.forks.hooks import EditHook, HookAnswer, MissHook
 from replay.misses import explain, miss
@@ -136,18 +137,10 @@ class Session:
             self.note_passed_request()
             return None
         self._request_count += 1
-        edited_step = self._tally.last_edited_step
-        incoming = IncomingRequest(
-            request=request,
-            number=self._request_count,
-            replay=self.id,
-            run=self.recording.run,
-            actor=actor,
-            recording_name=self.options.recording_name,
+        incoming = self._incoming(
+            request,
+            actor,
             goes_live=self.options.on_miss == "live" and not never_live if own_mode is None else own_mode == "auto",
-            repair_advice=self.options.repair_advice,
-            page=self.options.page and miss.miss_page(self.options.page, self.id),
-            fork_step=None if edited_step is None else self.recording.fork_step(edited_step),
         )
         try:
             answer = await self._find_answer(incoming)
@@ -161,6 +154,21 @@ class Session:
         if answer and self.options.records_answers:
             return replace(answer, recorded_outcome=answer.recorded_outcome or "completed")
         return answer
+
+    def _incoming(self, request: Request, actor: str | None, *, goes_live: bool) -> IncomingRequest:
+        edited_step = self._tally.last_edited_step
+        return IncomingRequest(
+            request=request,
+            number=self._request_count,
+            replay=self.id,
+            run=self.recording.run,
+            actor=actor,
+            recording_name=self.options.recording_name,
+            goes_live=goes_live,
+            repair_advice=self.options.repair_advice,
+            page=self.options.page and miss.miss_page(self.options.page, self.id),
+            fork_step=None if edited_step is None else self.recording.fork_step(edited_step),
+        )
 
     def note_passed_request(self) -> None:
         """Count a request to a host whose mode is `passthrough`."""
@@ -181,6 +189,58 @@ class Session:
             )
         )
         self.on_change(self.id)
+
+    async def open_duplex(
+        self, request: Request, actor: str | None, redact: Callable[[bytes], bytes]
+    ) -> DuplexReplay | None:
+        """Return the replay of a call that may be answered before its request ends; None if it waits for the end.
+
+        `request` is its redacted head, and `redact` redacts the beginning of its body.
+        """
+        options = self.options
+        may_leave = (
+            options.edit_hook or options.miss_hook or options.records_answers or options.own_mode(_host(request.url))
+        )
+        if self.is_interrupted or may_leave:
+            return None
+        # Once found and unpacked, they are in memory.
+        calls = await asyncio.to_thread(lambda: self.recording.duplex_calls)
+        recorded, are_all_duplex = calls.get((request.method, request.url), ((), False))
+        free = list(islice(filter(self._script.is_free, recorded), _ALTERNATIVES_CONSIDERED))
+        replayable = await asyncio.to_thread(lambda: [one for one in free if not one.unreplayable_reason])
+        if not replayable:
+            return None
+
+        @cache
+        def incoming() -> IncomingRequest:
+            self._request_count += 1
+            return self._incoming(request, actor, goes_live=False)
+
+        def begin(one: RecordedExchange, replay: DuplexReplay) -> Answer | None:
+            return self._duplex_answer(incoming(), one, replay)
+
+        def refuse(one: RecordedExchange, size: int, has_begun: bool) -> Answer | None:
+            if not has_begun and not (are_all_duplex and options.on_miss == "fail"):
+                return None  # it is looked up, or goes live, when it is complete
+            why = explain.duplex_miss(incoming(), one, size)
+            if has_begun:
+                self._undo_hit("strict", why)
+                return None
+            answer = self._miss_answer(incoming(), why)
+            self.on_change(self.id)
+            return answer
+
+        return DuplexReplay(replayable, redact, begin, refuse)
+
+    def _duplex_answer(self, incoming: IncomingRequest, one: RecordedExchange, replay: DuplexReplay) -> Answer | None:
+        """Take the recorded call, or one with an equal request that comes before it, and return its answer."""
+        match = self._script.take_next(one.key, one.raw, incoming.actor)
+        if match is None:
+            return None
+        exchange = match.recorded.exchange
+        answer = self._served_answer(incoming, match, AdaptedAnswer(exchange=exchange, is_strict_match=True))
+        self.on_change(self.id)
+        return answer and replace(answer, pieces=tuple(replay.pieces(exchange, self.options.pace)))
 
     async def _find_answer(self, incoming: IncomingRequest) -> Answer | None:
         if self.is_interrupted:

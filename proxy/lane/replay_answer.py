@@ -18,7 +18,7 @@ from proxy.lane.upstream_http1 import Source
 from proxy.wire.engine import Answerer
 from proxy.wire.problem import Problem
 from proxy.wire.trailers import sendable_trailers
-from replay.answer import Answer, Piece, recheck_delay
+from replay.answer import Answer, Duplex, Piece, recheck_delay
 
 BURST_BYTES: Final = 64 << 10
 """Maximum bytes of pieces in one write."""
@@ -75,12 +75,20 @@ class ReplayedExchange(LaneExchange):
         self._chunks: list[Chunk] = []
         self._started_at = time.monotonic_ns()
         self._trailers: Headers = ()
+        self._duplex: Duplex | None = None
+        """What may answer the request before it ends."""
+
+        self._is_answered_early = False
+        """Whether it does."""
 
         # The answer
 
         self._answer_started_at = 0
         self._plan: deque[tuple[int, Step]] = deque()
         self._alarm: asyncio.TimerHandle | None = None
+        self._is_piece_awaited = False
+        """Whether the next part of the plan is a piece that was not ready."""
+
         self._unsent_head: DownstreamHead | None = None
         """The head, until it is sent."""
 
@@ -108,8 +116,48 @@ class ReplayedExchange(LaneExchange):
         elif admitted.expects_continue:
             # There is no upstream that would ask for the body.
             self.downstream.send_interim(self.downstream.make_head(100, "Continue", ()))
+        if admitted.is_chunked:
+            self.downstream.start_task(self._open_duplex())
+
+    async def _open_duplex(self) -> None:
+        """Ask for an answer that does not wait for the end of the request, if that has not come already."""
+        if not self.is_receiving:
+            return
+        admitted = self.request
+        duplex = await self._answerer.open_duplex(
+            self._request_with(b""), run=admitted.named_run, owner=self._owner, actor=admitted.identity.actor
+        )
+        if duplex is not None and not (self.is_over or self.is_refused) and self.is_receiving:
+            self._duplex = duplex
+            self._feed_duplex(duplex, bytes(self._data))
+
+    def _feed_duplex(self, duplex: Duplex, data: bytes) -> None:
+        if (answer := duplex.receive(data)) is not None:
+            self._is_answered_early = True
+            self._begin_answer(answer)
+        else:
+            self._continue_duplex(duplex)
+
+    def _continue_duplex(self, duplex: Duplex) -> None:
+        """Send what is ready now that more of the request has come, or break off if that is not what was recorded."""
+        if duplex.has_diverged:
+            self._note_client_left = None  # it did not leave, and the miss is known
+            self._flush()
+            self.cut()
+        elif self._is_piece_awaited:
+            _, step = self._plan.popleft()
+            self._plan.appendleft((0, step))
+            if self._alarm is not None:
+                self._alarm.cancel()
+            self._play()
 
     def take_data(self, forwardable: bytes, pieces: Sequence[bytes]) -> None:
+        if self._is_answered_early:
+            assert self._duplex is not None
+            for piece in pieces:
+                if piece and not self.is_over:
+                    self._feed_duplex(self._duplex, piece)
+            return
         if self._is_framed:
             self._raw.append(forwardable)
         for piece in pieces:
@@ -121,8 +169,17 @@ class ReplayedExchange(LaneExchange):
             limit = self.engine.config.limits.answered_request
             detail = f"the request's body is longer than {limit} bytes, the limit for lookups in a recording"
             self.refuse(Problem(413, "request_too_large", detail))
+        elif self._duplex is not None:
+            self._feed_duplex(self._duplex, b"".join(pieces))
 
     def take_end(self, end: bytes, trailers: Headers) -> None:
+        if self._is_answered_early:
+            assert self._duplex is not None
+            self.is_receiving = False
+            if not self.is_over:
+                self._duplex.end()
+                self._continue_duplex(self._duplex)
+            return
         if self._is_framed:
             self._raw.append(end)
         self._trailers = trailers
@@ -136,7 +193,7 @@ class ReplayedExchange(LaneExchange):
         self._look_up(body)
 
     def abandon(self, outcome: Outcome, why: str) -> None:
-        if self.is_receiving and not self.is_over:
+        if self.is_receiving and not (self.is_over or self._is_answered_early):
             self._answerer.note_unseen_request(run=self.request.named_run)
         super().abandon(outcome, why)
 
@@ -146,15 +203,7 @@ class ReplayedExchange(LaneExchange):
 
     async def _answer(self, body: bytes) -> None:
         admitted = self.request
-        request = Request(
-            method=admitted.method,
-            url=admitted.url,
-            http_version=self.downstream.version,
-            headers=admitted.headers,
-            body=Body(data=body, chunks=tuple(self._chunks), size=len(body)),
-            trailers=self._trailers,
-        )
-        actor = admitted.identity.actor
+        request, actor = self._request_with(body), admitted.identity.actor
         answer = await self._answerer.answer(request, run=admitted.named_run, owner=self._owner, actor=actor)
         if self.is_over:
             if answer is not None and answer.note_client_left is not None:
@@ -168,6 +217,17 @@ class ReplayedExchange(LaneExchange):
             self.refuse(Problem(502, "not_answered", detail))
         else:
             self._go_live(body)
+
+    def _request_with(self, body: bytes) -> Request:
+        admitted = self.request
+        return Request(
+            method=admitted.method,
+            url=admitted.url,
+            http_version=self.downstream.version,
+            headers=admitted.headers,
+            body=Body(data=body, chunks=tuple(self._chunks), size=len(body)),
+            trailers=self._trailers,
+        )
 
     def _go_live(self, body: bytes) -> None:
         self.is_over = True
@@ -225,9 +285,11 @@ class ReplayedExchange(LaneExchange):
     def _send_when_ready(self, answer: Answer, piece: Piece, since: int | None = None) -> None:
         """Send a piece if it is ready, else check again later."""
         data = piece.data if piece.ready_data is None else piece.ready_data()
+        self._is_piece_awaited = data is None
         if data is not None:
             self._sent_bytes += len(data)
-            self._buffer_piece(answer, data)
+            if data:
+                self._buffer_piece(answer, data)
             return
         self._note_client_left = answer.note_client_left
         now = time.monotonic_ns() - self._answer_started_at

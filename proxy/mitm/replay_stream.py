@@ -30,7 +30,7 @@ from proxy.mitm.relay_stream import RelayStream
 from proxy.mitm.stream import RequestEvent, text_fields
 from proxy.mitm.websocket_replay import WebsocketReplay
 from proxy.wire.problem import Problem
-from replay.answer import Answer, Dialogue, Piece, recheck_delay, source_header
+from replay.answer import Answer, Dialogue, Duplex, Piece, recheck_delay, source_header
 
 BURST_BYTES = 64 << 10
 """Bytes to send before waiting for room in the client's buffer."""
@@ -64,6 +64,15 @@ class ReplayStream(RelayStream):
         self._is_client_full = False
         self._burst_bytes = 0
         self._websocket: WebsocketReplay | None = None
+        self._duplex: Duplex | None = None
+        """What may answer the request before it ends."""
+
+        self._is_answered_early = False
+        """Whether it does."""
+
+        self._is_piece_awaited = False
+        """Whether the next part of the plan is a piece that was not ready."""
+
         self._note_client_left: Callable[[int], None] | None = None
         """Called if the client leaves before it was sent all of the answer."""
 
@@ -99,10 +108,50 @@ class ReplayStream(RelayStream):
             interim = http.Response(b"HTTP/1.1", 100, b"Continue", http.Headers(), None, None, 0.0, None)
             yield self.to_client(InterimResponse(self.stream_id, interim))
         self.client_state = self.collect
+        if not event.end_stream and "content-length" not in self.flow.request.headers:
+            yield from self._open_duplex()
+
+    def _open_duplex(self) -> CommandGenerator[None]:
+        """Ask for an answer that does not wait for the end of the request."""
+        answerer, admitted = self.connection.engine.answerer, self.request
+        assert answerer is not None
+        request = self._request_with(Body())
+        waiting = Await(
+            lambda: answerer.open_duplex(
+                request, run=admitted.named_run, owner=self.connection.owner, actor=admitted.identity.actor
+            )
+        )
+        yield waiting
+        self._duplex = waiting.result
+        if self._duplex is not None:
+            yield from self._feed_duplex(self._duplex, b"")
+
+    def _feed_duplex(self, duplex: Duplex, data: bytes) -> CommandGenerator[None]:
+        if (answer := duplex.receive(data)) is not None:
+            self._is_answered_early = True
+            yield from self.begin_answer(answer)
+        else:
+            yield from self._continue_duplex(duplex)
+
+    def _continue_duplex(self, duplex: Duplex) -> CommandGenerator[None]:
+        """Send what is ready now that more of the request has come, or break off if that is not what was recorded."""
+        if duplex.has_diverged:
+            self._note_client_left = None  # it did not leave, and the miss is known
+            yield from self.cut()
+        elif self._is_piece_awaited:
+            _, step = self._plan.popleft()
+            self._plan.appendleft((0, step))
+            yield from self.play()
 
     def collect(self, event: RequestEvent) -> CommandGenerator[None]:
         """State: collect the request."""
         match event:
+            case RequestData(data=data) if self._duplex is not None and self._is_answered_early:
+                yield from self._feed_duplex(self._duplex, data)
+            case RequestEndOfMessage() if self._duplex is not None and self._is_answered_early:
+                self.client_state = self.state_over
+                self._duplex.end()
+                yield from self._continue_duplex(self._duplex)
             case RequestData(data=data):
                 self._chunks.append(Chunk(time.monotonic_ns() - self._started_at, len(self._body), len(data)))
                 self._body += data
@@ -111,6 +160,8 @@ class ReplayStream(RelayStream):
                     limit = self.connection.engine.config.limits.answered_request
                     detail = f"the request's body is longer than {limit} bytes, the limit for lookups in a recording"
                     yield from self.refuse(Problem(413, "request_too_large", detail))
+                elif self._duplex is not None:
+                    yield from self._feed_duplex(self._duplex, data)
             case RequestTrailers(trailers=trailers):
                 self.flow.request.trailers = trailers
             case RequestEndOfMessage():
@@ -122,14 +173,7 @@ class ReplayStream(RelayStream):
         answerer, admitted = self.connection.engine.answerer, self.request
         assert answerer is not None
         body = Body(data=bytes(self._body), chunks=tuple(self._chunks), size=len(self._body))
-        request = Request(
-            method=admitted.method,
-            url=admitted.url,
-            http_version=admitted.http_version,
-            headers=admitted.headers,
-            body=body,
-            trailers=text_fields(self.flow.request.trailers),
-        )
+        request = self._request_with(body)
         waiting = Await(
             lambda: answerer.answer(
                 request, run=admitted.named_run, owner=self.connection.owner, actor=admitted.identity.actor
@@ -147,6 +191,17 @@ class ReplayStream(RelayStream):
             yield from self.refuse(Problem(502, "not_answered", detail))
         else:
             yield from self.go_live(body)
+
+    def _request_with(self, body: Body) -> Request:
+        admitted = self.request
+        return Request(
+            method=admitted.method,
+            url=admitted.url,
+            http_version=admitted.http_version,
+            headers=admitted.headers,
+            body=body,
+            trailers=text_fields(self.flow.request.trailers),
+        )
 
     def go_live(self, body: Body) -> CommandGenerator[None]:
         """Relay and record the collected request."""
@@ -193,9 +248,11 @@ class ReplayStream(RelayStream):
     def _send_when_ready(self, answer: Answer, piece: Piece, since: int | None = None) -> CommandGenerator[None]:
         """Send a piece if it is ready, else check again later."""
         data = piece.data if piece.ready_data is None else piece.ready_data()
+        self._is_piece_awaited = data is None
         if data is not None:
             self._sent_bytes += len(data)
-            yield from self._send_piece(answer, data)
+            if data:
+                yield from self._send_piece(answer, data)
             return
         self._note_client_left = answer.note_client_left
         now = time.monotonic_ns() - self._answer_started_at
@@ -259,7 +316,10 @@ class ReplayStream(RelayStream):
                 fields = [(name.encode("latin-1"), value.encode("latin-1")) for name, value in answer.trailers]
                 yield self.to_client(ResponseTrailers(self.stream_id, http.Headers(fields)))
             yield self.to_client(ResponseEndOfMessage(self.stream_id))
-            yield from self.leave()
+            if self.client_state == self.collect:
+                self.client_state = self.discard_request
+            else:
+                yield from self.leave()
 
     def _record_before_end(self, answer: Answer) -> CommandGenerator[bool]:
         """Wait until an answer that becomes part of a run is recorded, before its end is sent. Return False if it cannot be and
@@ -293,7 +353,7 @@ class ReplayStream(RelayStream):
     def _note_unseen(self, *, large: bool = False) -> None:
         """Note a request whose end never arrived, if it was still being collected."""
         answerer = self.connection.engine.answerer
-        if self.client_state == self.collect and answerer is not None:
+        if self.client_state == self.collect and not self._is_answered_early and answerer is not None:
             answerer.note_unseen_request(run=self.request.named_run, large=large)
 
     def _report_unsent(self) -> None:

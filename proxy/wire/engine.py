@@ -10,7 +10,7 @@ from typing import Protocol
 from calls.model import Request
 from proxy.wire.config import EngineConfig
 from proxy.wire.recording_guard import RecorderInterface
-from replay.answer import Answer
+from replay.answer import Answer, Duplex
 
 
 class Answerer(Protocol):
@@ -18,6 +18,14 @@ class Answerer(Protocol):
 
     async def answer(self, request: Request, *, run: str | None, owner: str, actor: str | None = None) -> Answer | None:
         """The answer to a complete request, not redacted, without Playhead's own headers. None: ask the upstream (auto only)."""
+
+    async def open_duplex(
+        self, request: Request, *, run: str | None, owner: str, actor: str | None = None
+    ) -> Duplex | None:
+        """What may answer a request of unknown length before it ends. None: `answer` does, when it is complete.
+
+        Of the request, only the head has come.
+        """
 
     def note_passed_request(self, *, run: str | None) -> None:
         """Note a request that went to its upstream because its host has a mode of its own."""

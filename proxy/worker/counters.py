@@ -7,7 +7,7 @@ from typing import Final
 
 from calls.model import Request
 from proxy.wire.engine import Answerer
-from replay.answer import Answer
+from replay.answer import Answer, Duplex
 from store.worker_counters import write_counters
 
 WRITE_INTERVAL: Final = 1.0
@@ -32,6 +32,34 @@ class CountingAnswerer:
         """Return the other answerer's answer, and count it."""
         answer = await self._answerer.answer(request, run=run, owner=owner, actor=actor)
         self._counts[f"answers/{_answer_kind(answer)}"] += 1
+        return answer
+
+    async def open_duplex(
+        self, request: Request, *, run: str | None, owner: str, actor: str | None = None
+    ) -> Duplex | None:
+        """Return what may answer a request before it ends, and count its answer."""
+        duplex = await self._answerer.open_duplex(request, run=run, owner=owner, actor=actor)
+        return None if duplex is None else _CountedDuplex(duplex, self._counts)
+
+
+class _CountedDuplex:
+    """A duplex call whose answer is counted."""
+
+    def __init__(self, duplex: Duplex, counts: Counter[str]) -> None:
+        self._duplex = duplex
+        self._counts = counts
+        self.end = duplex.end
+
+    @property
+    def has_diverged(self) -> bool:
+        """Whether the request is no longer the recorded one."""
+        return self._duplex.has_diverged
+
+    def receive(self, data: bytes) -> Answer | None:
+        """Take more of the request, and count the answer when it begins."""
+        answer = self._duplex.receive(data)
+        if answer is not None:
+            self._counts[f"answers/{_answer_kind(answer)}"] += 1
         return answer
 
 

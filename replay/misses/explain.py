@@ -152,6 +152,15 @@ def client_waits_miss(incoming: IncomingRequest, recorded: RecordedExchange, *, 
     )
 
 
+def duplex_miss(incoming: IncomingRequest, recorded: RecordedExchange, size: int) -> Miss:
+    """The miss of a request that differs from one that was answered before it ended."""
+    detail = (
+        f"{incoming.description} was recorded as step {recorded.step} of run {incoming.run}, which was answered before its"
+        f" request ended; in the first {size} bytes, or by ending there, this request differs from it."
+    )
+    return _new_miss(incoming, "no_match", detail, incoming.record_again, recorded.key, _nearest_step(recorded))
+
+
 def client_left_miss(incoming: IncomingRequest, recorded: RecordedExchange) -> Miss:
     """The miss of a client that left before the end of a recorded answer."""
     detail = (

@@ -18,7 +18,7 @@ from proxy.capture.owner import Owners
 from proxy.trust.ca import ensure_ca
 from proxy.wire.config import EngineConfig, Limits
 from proxy.wire.engine import Answerer, Engine
-from replay.answer import Answer, Piece
+from replay.answer import Answer, Duplex, Piece
 from tests.support.roots import one_root
 
 type Handler = Callable[[asyncio.StreamReader, asyncio.StreamWriter], Awaitable[None]]
@@ -278,6 +278,7 @@ class ScriptedAnswerer:
     def __init__(self, *answers: Answer | None, alpn: tuple[str, ...] | None = None) -> None:
         self._answers = list(answers)
         self._alpn = alpn
+        self.duplex: Duplex | None = None
         self.authorities: tuple[str, ...] = ()
         self.asked: list[tuple[Request, str | None, str]] = []
         self.passing: list[str | None] = []
@@ -290,6 +291,11 @@ class ScriptedAnswerer:
         self.asked.append((request, run, owner))
         self.actors.append(actor)
         return self._answers.pop(0)
+
+    async def open_duplex(
+        self, request: Request, *, run: str | None, owner: str, actor: str | None = None
+    ) -> Duplex | None:
+        return self.duplex
 
     def note_passed_request(self, *, run: str | None) -> None:
         self.passing.append(run)

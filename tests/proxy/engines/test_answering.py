@@ -14,7 +14,7 @@ import pytest
 from calls.model import Request
 from proxy.wire.config import Limits
 from proxy.wire.engine import Answerer
-from replay.answer import Answer, Piece
+from replay.answer import Answer, Duplex, Piece
 from tests.support.h2wire import Peer, StreamBroken
 from tests.support.wire import MemoryRecorder, ScriptedAnswerer, Worker, answering, connect_through, open_worker, whole
 
@@ -414,6 +414,11 @@ class _BrokenAnswerer:
 
     async def answer(self, request: Request, *, run: str | None, owner: str, actor: str | None = None) -> Answer | None:
         raise RuntimeError("a fault of ours")
+
+    async def open_duplex(
+        self, request: Request, *, run: str | None, owner: str, actor: str | None = None
+    ) -> Duplex | None:
+        raise AssertionError("every request has a length here")
 
     def note_passed_request(self, *, run: str | None) -> None:
         raise AssertionError("nobody has a mode of its own here")
