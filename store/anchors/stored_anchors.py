@@ -19,17 +19,16 @@ async def check_stored_anchors(
     newest: Checkpoint,
     beyond: int,
     trust: AnchorTrust,
-) -> AsyncIterator[AnchorState]:
-    """Yield what each of them says last about a checkpoint over a size. `newest` was checked, and so was its tree.
+) -> AsyncIterator[tuple[int, AnchorState]]:
+    """Yield what each of them says last about a checkpoint over a size, with the size of that one. `newest` was checked, and so was its tree.
 
     Whoever is trusted and has said nothing is left out: who removed its answer is found out by the next one.
     """
     for anchor in await load_newest_anchors(connection, project, server, beyond):
         checkpoint = await connection.fetchrow(NOTE, project, server, anchor.size)
         if checkpoint is None:
-            yield _failed_state(
-                anchor, f"{anchor.by} has vouched for the checkpoint of {anchor.size} leaves, which is missing"
-            )
+            detail = f"{anchor.by} has vouched for the checkpoint of {anchor.size} leaves, which is missing"
+            yield anchor.size, _failed_state(anchor, detail)
             continue
         try:
             note = parse_note(checkpoint["note"])
@@ -41,12 +40,12 @@ async def check_stored_anchors(
         except (InvalidNote, KeyError):
             root, note = b"", None
         if note is None or note.checkpoint.root != root:
-            yield _failed_state(
-                anchor,
-                f"the tree does not continue the checkpoint of {anchor.size} leaves that {anchor.by} has vouched for",
+            detail = (
+                f"the tree does not continue the checkpoint of {anchor.size} leaves that {anchor.by} has vouched for"
             )
+            yield anchor.size, _failed_state(anchor, detail)
             continue
-        yield _check(anchor, note, trust)
+        yield anchor.size, _check(anchor, note, trust)
 
 
 def _check(anchor: Anchor, note: SignedNote, trust: AnchorTrust) -> AnchorState:

@@ -67,6 +67,7 @@ RULES: Final[Mapping[str, Rule]] = {
     "GET /v1/runs/{run}/bundle": _EXPORT,
     "GET /v1/runs/{run}/verify": _METADATA,
     "GET /v1/verify": _METADATA,
+    "GET /v1/verifications": _METADATA,
     "GET /v1/checkpoint": _METADATA,
     # It has headers of clients.
     "GET /v1/runs/{run}/envelope": _BODIES,

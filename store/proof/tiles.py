@@ -57,29 +57,53 @@ class Tiles:
 async def load_last_tiles(connection: asyncpg.Connection, project: str, server: uuid.UUID, size: int) -> Tiles:
     """Load the tiles that leaves are appended to, and that the root of `size` leaves depends on."""
     places = [(level, size >> HEIGHT * (level + 1)) for level in range(_levels(size) + 1)]
-    return await _load(connection, project, server, places)
+    return Tiles(await _load_hashes(connection, project, server, places))
+
+
+class TreeNodes:
+    """Nodes of a tree that has `total` leaves in all, for several computations: each tile is loaded once."""
+
+    def __init__(self, connection: asyncpg.Connection, project: str, server: uuid.UUID, total: int) -> None:
+        self._connection = connection
+        self._project = project
+        self._server = server
+        self._total = total
+        self._hashes: dict[Place, bytes] = {}
+        self._tiles = Tiles(self._hashes)
+        self._nodes: dict[Place, bytes] = {}
+
+    async def prepare(self, computations: Iterable[Callable[[ReadNode], object]]) -> None:
+        """Load the tiles that these computations need. Where one is missing, the computation raises."""
+        if places := {place for one in computations for place in _places_of(one)} - self._hashes.keys():
+            self._hashes |= await _load_hashes(self._connection, self._project, self._server, places)
+
+    def compute[T](self, computation: Callable[[ReadNode], T]) -> T:
+        """Run a computation whose tiles are loaded, such as `inclusion_path`.
+
+        Raises KeyError where a tile is missing, or has more or fewer hashes than it should have.
+        """
+        for place in _places_of(computation):
+            level, number = place
+            if len(self._hashes[place]) != min(WIDTH, (self._total >> HEIGHT * level) - (number << HEIGHT)) * _HASH:
+                raise KeyError(place)
+        return computation(self._read_node)
+
+    async def load[T](self, computation: Callable[[ReadNode], T]) -> T:
+        """Load what a computation needs, and run it. Raises KeyError as `compute` does."""
+        await self.prepare([computation])
+        return self.compute(computation)
+
+    def _read_node(self, level: int, index: int) -> bytes:
+        if (node := self._nodes.get((level, index))) is None:
+            node = self._nodes[level, index] = self._tiles.read_node(level, index)
+        return node
 
 
 async def load_nodes[T](
     connection: asyncpg.Connection, project: str, server: uuid.UUID, total: int, compute: Callable[[ReadNode], T]
 ) -> T:
-    """Run a computation over nodes of the tree, which has `total` leaves in all, such as `inclusion_path`.
-
-    Raises KeyError where a tile is missing, or has more or fewer hashes than it should have.
-    """
-    spans: set[Place] = set()
-
-    def note_place(level: int, index: int) -> bytes:
-        spans.add(_span(level, index)[0])
-        return b""
-
-    compute(note_place)
-    tiles = await _load(connection, project, server, spans)
-    for place in spans:
-        level, number = place
-        if len(tiles[place]) != min(WIDTH, (total >> HEIGHT * level) - (number << HEIGHT)) * _HASH:
-            raise KeyError(place)
-    return compute(tiles.read_node)
+    """Run one computation over nodes of a tree (`TreeNodes.load`)."""
+    return await TreeNodes(connection, project, server, total).load(compute)
 
 
 async def load_root(connection: asyncpg.Connection, project: str, server: uuid.UUID, total: int, size: int) -> bytes:
@@ -91,6 +115,18 @@ async def store_tiles(connection: asyncpg.Connection, project: str, server: uuid
     """Write the tiles that have changed."""
     rows = [(project, server, *place, tiles[place]) for place in sorted(tiles.changed)]
     await connection.executemany(STORE, rows)
+
+
+def _places_of(computation: Callable[[ReadNode], object]) -> set[Place]:
+    """The tiles of the nodes that a computation reads."""
+    places: set[Place] = set()
+
+    def note_place(level: int, index: int) -> bytes:
+        places.add(_span(level, index)[0])
+        return b""
+
+    computation(note_place)
+    return places
 
 
 def _span(level: int, index: int) -> tuple[Place, int, int]:
@@ -114,10 +150,12 @@ def _levels(size: int) -> int:
     return max(size.bit_length() - 1, 0) // HEIGHT
 
 
-async def _load(connection: asyncpg.Connection, project: str, server: uuid.UUID, places: Collection[Place]) -> Tiles:
+async def _load_hashes(
+    connection: asyncpg.Connection, project: str, server: uuid.UUID, places: Collection[Place]
+) -> dict[Place, bytes]:
     levels, numbers = _columns(places)
     rows = await connection.fetch(LOAD, project, server, levels, numbers)
-    return Tiles({(row["level"], row["place"]): row["hashes"] for row in rows})
+    return {(row["level"], row["place"]): row["hashes"] for row in rows}
 
 
 def _columns(places: Iterable[Place]) -> tuple[list[int], list[int]]:

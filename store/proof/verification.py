@@ -1,32 +1,32 @@
 """Check a run in the database against its chains, the tree, a checkpoint, and the keys that signed it."""
 
+import itertools
 import uuid
 from collections import defaultdict
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Any, Final, Literal, Protocol
+from typing import Any, Final, Literal, NamedTuple, Protocol
 
 import asyncpg
 import msgspec
 
 from calls.events import Gap
 from calls.model import Exchange
-from calls.proof.checkpoint import Checkpoint, InvalidNote, VerifierKey, parse_note
+from calls.proof.checkpoint import VerifierKey
 from calls.proof.records import FIRST_LINK, ChainRecord, fold_links, leaf_bytes
-from calls.proof.tree import ReadNode, inclusion_path, is_included, leaf_hash
+from calls.proof.tree import ReadNode, inclusion_path, leaf_hash
 from store.anchors.anchor_check import AnchorState, AnchorTrust
-from store.anchors.stored_anchors import check_stored_anchors
 from store.bundle.statement import RUN_FACTS
 from store.database.blobs import BodyUnavailable, CorruptData, Unavailability
 from store.database.connection import Database
 from store.database.rows import effect_batch
 from store.proof.chain import chain_name, decode_records, is_last_of_run
 from store.proof.run_check import Change, Erasure, Finding, RunCheck, sealed_problem
-from store.proof.sealing import newest_checkpoint
 from store.proof.signing_keys import log_origin
-from store.proof.tiles import load_nodes, load_root
+from store.proof.tiles import load_nodes
+from store.proof.tree_check import CheckedTree, TreeChecker
 from store.query.exchanges import ReadableExchanges
 from store.query.rest_shapes import rfc3339
 
@@ -81,6 +81,18 @@ class Verification:
     """Whether a store server has signed the bundle as it exported it; None in the database."""
 
 
+class _Chain(NamedTuple):
+    """A chain of a run."""
+
+    server: uuid.UUID
+    name: str
+    size: int
+    links: Mapping[int, bytes]
+    """Its link after each row of records, by the size that it had then."""
+
+    leaves: Sequence[Mapping[str, Any]]
+
+
 class RunVerifier:
     """Checks runs of a project.
 
@@ -100,34 +112,41 @@ class RunVerifier:
         self._project = project
         self._loader = loader
         self._keys = keys
-        self._copies = copies
-        self._trust = trust
+        self._trees = TreeChecker(project, keys, database.store_server, copies, trust)
 
     async def verify(self, run: str) -> Verification | None:
         """Check a run; None if there is none of this id."""
-        check = RunCheck()
+        return (await self.verify_many([run])).get(run)
+
+    async def verify_many(self, runs: Sequence[str]) -> dict[str, Verification]:
+        """Check runs together, which takes a fraction of the time; unknown ones are left out."""
         async with (
             self._database.connection() as connection,
             connection.transaction(isolation="repeatable_read", readonly=True),
         ):
-            row = await connection.fetchrow(RUN, self._project, run)
-            if row is None:
-                return None
-            seals = await self._check_chains(connection, row["incarnation"], check)
-            stored = await connection.fetch(SALTS, self._project, run)
-            gaps = await connection.fetch(GAPS, self._project, run)
-            effects = await connection.fetch(EFFECTS, self._project, run)
-        for begin in range(0, len(stored), BATCH):
-            await self._check_exchanges(stored[begin : begin + BATCH], begin + 1, check)
+            rows = {row["id"]: row for row in await connection.fetch(RUNS, self._project, runs)}
+            checks = {run: RunCheck() for run in rows}
+            chains = await self._load_chains(connection, {row["incarnation"]: checks[run] for run, row in rows.items()})
+            trees = await self._check_trees(connection, chains)
+            seals = {
+                run: self._check_seals(chains[row["incarnation"]], trees, checks[run]) for run, row in rows.items()
+            }
+            stored = await connection.fetch(SALTS, self._project, list(rows))
+            gaps = await connection.fetch(GAPS, self._project, list(rows))
+            effects = await connection.fetch(EFFECTS, self._project, list(rows))
+        steps: defaultdict[str, int] = defaultdict(int)
+        for some in itertools.batched(stored, BATCH):
+            await self._check_exchanges(some, steps, checks)
         for gap in gaps:
-            stated = Gap(run, gap["happened_at"], gap["reason"], gap["exchange"], gap["count"])
-            check.add_gap(str(gap["id"]), stated, gap["evidence"], gap["salt"], has_evidence=True)
+            stated = Gap(gap["run"], gap["happened_at"], gap["reason"], gap["exchange"], gap["count"])
+            checks[gap["run"]].add_gap(str(gap["id"]), stated, gap["evidence"], gap["salt"], has_evidence=True)
         for one in effects:
-            check_effects(one, run, check)
-        facts = {name: row[name] for name in RUN_FACTS} | {"labels": msgspec.json.decode(row["labels"])}
-        check.add_run(facts, row["salt"], row["started_at"], row["ended_at"])
-        check.finish()
-        return conclude(check, seals)
+            check_effects(one, one["run"], checks[one["run"]])
+        for run, row in rows.items():
+            facts = {name: row[name] for name in RUN_FACTS} | {"labels": msgspec.json.decode(row["labels"])}
+            checks[run].add_run(facts, row["salt"], row["started_at"], row["ended_at"])
+            checks[run].finish()
+        return {run: conclude(check, seals[run]) for run, check in checks.items()}
 
     async def verify_project(self, server: uuid.UUID, contradictions: Sequence[str] = ()) -> Verification:
         """Check that every run that was sealed is there, or has a record of its erasure. It does not look into the runs.
@@ -141,9 +160,9 @@ class RunVerifier:
             self._database.connection() as connection,
             connection.transaction(isolation="repeatable_read", readonly=True),
         ):
-            newest = await newest_checkpoint(connection, self._project, server)
-            checkpoint = None if newest is None else await self._check_checkpoint(connection, server, newest, check)
-            if newest is None or checkpoint is None:
+            tree = await self._trees.check(connection, server)
+            check.findings += tree.findings if tree else ()
+            if tree is None or (checkpoint := tree.checkpoint) is None:
                 return conclude(check, [])
             await self._check_leaves(connection, server, checkpoint.size, check)
             for row in await connection.fetch(LOST_CHAINS, self._project, server, MOST_LOST):
@@ -153,15 +172,14 @@ class RunVerifier:
                 self._check_erased_run(chain_name(row["incarnation"], server), row["ends"] or (), check)
             check.unproven += await connection.fetchval(CHAINLESS_RUNS, self._project)
             unsealed = await connection.fetchval(UNSEALED_CHAINS, self._project, server)
-            anchors = await self._check_anchors(connection, server, checkpoint, 0, check)
         seal = SealState(
             chain="",
             origin=checkpoint.origin,
             size=checkpoint.size,
-            signed_at=newest["signed_at"],
-            note=newest["note"],
+            signed_at=tree.newest["signed_at"],
+            note=tree.newest["note"],
             unsealed=unsealed,
-            anchors=anchors,
+            anchors=_add_anchors(tree, 0, check),
         )
         check.proven = checkpoint.size
         return conclude(check, [seal])
@@ -192,10 +210,15 @@ class RunVerifier:
                 if leaf_hash(content) != expected:
                     check.add_finding("altered", f"leaf {place}", "it is not the one in the signed tree")
 
-    async def _check_exchanges(self, rows: Sequence[Mapping[str, Any]], step: int, check: RunCheck) -> None:
+    async def _check_exchanges(
+        self, rows: Sequence[Mapping[str, Any]], steps: dict[str, int], checks: Mapping[str, RunCheck]
+    ) -> None:
+        """Check exchanges of several runs, each in step order. `steps` has the last step of each run."""
         loaded = await self._load([str(row["id"]) for row in rows])
-        for number, row in enumerate(rows, step):
-            name = str(row["id"])
+        for row in rows:
+            name, check = str(row["id"]), checks[row["run"]]
+            steps[row["run"]] += 1
+            number = steps[row["run"]]
             found = loaded.get(name)
             if isinstance(found, BodyUnavailable):
                 await self._check_bodiless(name, row, number, found, check)
@@ -230,126 +253,90 @@ class RunVerifier:
             loaded |= await self._load([name])
         return loaded
 
-    async def _check_chains(
-        self, connection: asyncpg.Connection, incarnation: uuid.UUID, check: RunCheck
-    ) -> list[SealState]:
-        rows: defaultdict[uuid.UUID, list[Any]] = defaultdict(list)
-        leaves: defaultdict[uuid.UUID, list[Any]] = defaultdict(list)
-        for row in await connection.fetch(CHAIN_RECORDS, self._project, incarnation):
-            rows[row["server"]].append(row)
-        for row in await connection.fetch(LEAVES, self._project, incarnation):
-            leaves[row["server"]].append(row)
-        ends = {row["server"]: row for row in await connection.fetch(CHAINS, self._project, incarnation)}
-        seals = []
-        for server in sorted(rows.keys() | ends.keys() | leaves.keys()):
-            name = chain_name(incarnation, server)
-            records, links = _read_chain(name, rows[server], check)
-            check.add_records(records)
-            _check_end(name, len(records), links, ends.get(server), check)
-            seal = await self._check_seal(connection, server, name, leaves[server], (len(records), links), check)
-            if seal is None:
-                check.unsealed_chains += 1
-            else:
-                seals.append(seal)
-        return seals
+    async def _load_chains(
+        self, connection: asyncpg.Connection, checks: Mapping[uuid.UUID, RunCheck]
+    ) -> dict[uuid.UUID, list[_Chain]]:
+        """Load the chains of runs, by incarnation, and check that each is one from its first record to its end."""
+        records: defaultdict[tuple[uuid.UUID, uuid.UUID], list[Any]] = defaultdict(list)
+        leaves: defaultdict[tuple[uuid.UUID, uuid.UUID], list[Any]] = defaultdict(list)
+        incarnations = list(checks)
+        for row in await connection.fetch(CHAIN_RECORDS, self._project, incarnations):
+            records[row["incarnation"], row["server"]].append(row)
+        for row in await connection.fetch(LEAVES, self._project, incarnations):
+            leaves[row["incarnation"], row["server"]].append(row)
+        ends = {
+            (row["incarnation"], row["server"]): row
+            for row in await connection.fetch(CHAINS, self._project, incarnations)
+        }
+        chains: dict[uuid.UUID, list[_Chain]] = {incarnation: [] for incarnation in incarnations}
+        for place in sorted(records.keys() | ends.keys() | leaves.keys()):
+            incarnation, server = place
+            check, name = checks[incarnation], chain_name(incarnation, server)
+            own, links = _read_chain(name, records[place], check)
+            check.add_records(own)
+            _check_end(name, len(own), links, ends.get(place), check)
+            chains[incarnation].append(_Chain(server, name, len(own), links, leaves[place]))
+        return chains
 
-    async def _check_seal(
-        self,
-        connection: asyncpg.Connection,
-        server: uuid.UUID,
-        name: str,
-        leaves: Sequence[Mapping[str, Any]],
-        chain: tuple[int, Mapping[int, bytes]],
-        check: RunCheck,
-    ) -> SealState | None:
+    async def _check_trees(
+        self, connection: asyncpg.Connection, chains: Mapping[uuid.UUID, Sequence[_Chain]]
+    ) -> dict[uuid.UUID, CheckedTree | None]:
+        """Check the tree of each store server, and load the paths of the leaves from it."""
+        places: defaultdict[uuid.UUID, list[int]] = defaultdict(list)
+        for chain in itertools.chain.from_iterable(chains.values()):
+            places[chain.server] += [leaf["place"] for leaf in chain.leaves]
+        trees = {server: await self._trees.check(connection, server) for server in sorted(places)}
+        for server, tree in trees.items():
+            if tree is not None and tree.checkpoint is not None:
+                size = tree.checkpoint.size
+                await tree.nodes.prepare(
+                    partial(inclusion_path, place, size) for place in places[server] if place < size
+                )
+        return trees
+
+    def _check_seals(
+        self, chains: Sequence[_Chain], trees: Mapping[uuid.UUID, CheckedTree | None], check: RunCheck
+    ) -> list[SealState]:
+        seals = [self._check_seal(chain, trees[chain.server], check) for chain in chains]
+        check.unsealed_chains += seals.count(None)
+        return [seal for seal in seals if seal is not None]
+
+    def _check_seal(self, chain: _Chain, tree: CheckedTree | None, check: RunCheck) -> SealState | None:
         """Check that the chain leads to its leaves, and these to a signed checkpoint."""
-        size, links = chain
-        if problem := sealed_problem([(leaf["size"], leaf["head"]) for leaf in leaves], links, size):
-            check.add_finding(problem[0], f"chain {name}", problem[1])
-        newest = await newest_checkpoint(connection, self._project, server)
-        if newest is None:
-            if leaves:
-                check.add_finding("removed", "checkpoint", f"the chain {name} was sealed, and there is no checkpoint")
+        if problem := sealed_problem([(leaf["size"], leaf["head"]) for leaf in chain.leaves], chain.links, chain.size):
+            check.add_finding(problem[0], f"chain {chain.name}", problem[1])
+        if tree is None:
+            if chain.leaves:
+                detail = f"the chain {chain.name} was sealed, and there is no checkpoint"
+                check.add_finding("removed", "checkpoint", detail)
             return None
-        checkpoint = await self._check_checkpoint(connection, server, newest, check)
-        if checkpoint is None or not leaves:
+        check.findings += tree.findings
+        if (checkpoint := tree.checkpoint) is None or not chain.leaves:
             return None
-        for leaf in leaves:
-            content = leaf_hash(leaf_bytes(name, leaf["size"], leaf["head"]))
-            compute = partial(inclusion_path, leaf["place"], checkpoint.size)
-            try:
-                path = await load_nodes(connection, self._project, server, checkpoint.size, compute)
-            except (KeyError, ValueError):
-                path = []
-            if not is_included(content, leaf["place"], checkpoint.size, path, checkpoint.root):
+        for leaf in chain.leaves:
+            if not tree.is_included(leaf_hash(leaf_bytes(chain.name, leaf["size"], leaf["head"])), leaf["place"]):
                 detail = "it, or the tree beside it, is not what the checkpoint has signed"
                 check.add_finding("altered", f"leaf {leaf['place']} of {checkpoint.origin}", detail)
                 return None
+        last = chain.leaves[-1]
         return SealState(
-            chain=name,
+            chain=chain.name,
             origin=checkpoint.origin,
             size=checkpoint.size,
-            signed_at=newest["signed_at"],
-            note=newest["note"],
-            unsealed=size - leaves[-1]["size"],
-            anchors=await self._check_anchors(connection, server, checkpoint, leaves[-1]["place"], check),
+            signed_at=tree.newest["signed_at"],
+            note=tree.newest["note"],
+            unsealed=chain.size - last["size"],
+            anchors=_add_anchors(tree, last["place"], check),
         )
 
-    async def _check_anchors(
-        self, connection: asyncpg.Connection, server: uuid.UUID, checkpoint: Checkpoint, beyond: int, check: RunCheck
-    ) -> Sequence[AnchorState]:
-        """Check what others say about checkpoints over a size, whose trees the newest one must continue."""
-        anchors = []
-        async for state in check_stored_anchors(connection, self._project, server, checkpoint, beyond, self._trust):
-            if state.problem is not None and state.problem not in [finding.detail for finding in check.findings]:
-                check.add_finding("altered", "checkpoint", state.problem)
-            anchors.append(state)
-        return anchors
 
-    async def _check_checkpoint(
-        self, connection: asyncpg.Connection, server: uuid.UUID, newest: Mapping[str, Any], check: RunCheck
-    ) -> Checkpoint | None:
-        origin = log_origin(server, self._project)
-        try:
-            checkpoint = self._signed_checkpoint(newest["note"], origin)
-            copy = self._read_copy(server)
-            if copy is not None and (earlier := self._signed_checkpoint(copy, origin)) is not None:
-                if checkpoint is None or earlier.size > checkpoint.size:
-                    check.add_finding("truncated", "checkpoint", "the data directory has a newer one than the database")
-                    return None
-                if await load_root(connection, self._project, server, newest["size"], earlier.size) != earlier.root:
-                    check.add_finding(
-                        "altered", "tree", "it is not the one that the data directory's checkpoint has signed"
-                    )
-                    return None
-            if (
-                checkpoint is not None
-                and await load_root(connection, self._project, server, checkpoint.size, checkpoint.size)
-                != checkpoint.root
-            ):
-                check.add_finding("altered", "tree", "it does not have the root that the checkpoint has signed")
-                return None
-        except (InvalidNote, KeyError) as error:
-            check.add_finding("altered", "checkpoint", f"it, or the tree, is damaged: {error}")
-            return None
-        if checkpoint is None or checkpoint.size != newest["size"]:
-            check.add_finding("unsigned", "checkpoint", f"no key that is trusted for {origin} has signed it")
-            return None
-        return checkpoint
-
-    def _signed_checkpoint(self, note: str, origin: str) -> Checkpoint | None:
-        """Return the checkpoint if a trusted key has signed it. Raises `InvalidNote`."""
-        parsed = parse_note(note)
-        trusted = any(parsed.is_signed_by(key) for key in self._keys if key.name == origin)
-        return parsed.checkpoint if trusted and parsed.checkpoint.origin == origin else None
-
-    def _read_copy(self, server: uuid.UUID) -> str | None:
-        if self._copies is None or server != self._database.store_server:
-            return None
-        try:
-            return (self._copies / self._project).read_text()
-        except FileNotFoundError:
-            return None
+def _add_anchors(tree: CheckedTree, beyond: int, check: RunCheck) -> Sequence[AnchorState]:
+    """Return what others say about checkpoints over a size, whose trees the newest one must continue."""
+    anchors = [state for size, state in tree.anchors if size > beyond]
+    for problem in (state.problem for state in anchors):
+        if problem is not None and problem not in [finding.detail for finding in check.findings]:
+            check.add_finding("altered", "checkpoint", problem)
+    return anchors
 
 
 def check_effects(row: Mapping[str, Any], run: str, check: RunCheck) -> None:
@@ -515,29 +502,34 @@ WHERE project = $1 AND NOT EXISTS (SELECT FROM chains WHERE chains.project = $1 
 
 UNSEALED_CHAINS = "SELECT count(*) FROM chains WHERE project = $1 AND server = $2 AND is_unsealed"
 
-RUN = """
+RUNS = """
 SELECT incarnation, salt, started_at, ended_at, id, name, labels::text, parent, forked_at, isolation
-FROM runs WHERE project = $1 AND id = $2
+FROM runs WHERE project = $1 AND id = ANY ($2::text[])
 """
 
 CHAIN_RECORDS = """
-SELECT server, first, records, link FROM chain_records WHERE project = $1 AND incarnation = $2 ORDER BY server, first
+SELECT incarnation, server, first, records, link FROM chain_records
+WHERE project = $1 AND incarnation = ANY ($2::uuid[]) ORDER BY incarnation, server, first
 """
 
-CHAINS = "SELECT server, size, head FROM chains WHERE project = $1 AND incarnation = $2"
+CHAINS = "SELECT incarnation, server, size, head FROM chains WHERE project = $1 AND incarnation = ANY ($2::uuid[])"
 
 LEAVES = """
-SELECT server, place, size, head FROM tree_leaves WHERE project = $1 AND incarnation = $2 ORDER BY server, place
+SELECT incarnation, server, place, size, head FROM tree_leaves
+WHERE project = $1 AND incarnation = ANY ($2::uuid[]) ORDER BY incarnation, server, place
 """
 
-SALTS = "SELECT id, salt, request_digest IS NULL AS is_erased FROM exchanges WHERE project = $1 AND run = $2 ORDER BY started_at, id"
+SALTS = """
+SELECT id, run, salt, request_digest IS NULL AS is_erased FROM exchanges
+WHERE project = $1 AND run = ANY ($2::text[]) ORDER BY run, started_at, id
+"""
 
 EFFECTS = """
-SELECT id, observed_at, process, number, count, items, salt FROM effects
-WHERE project = $1 AND run = $2 ORDER BY process, number, id
+SELECT id, run, observed_at, process, number, count, items, salt FROM effects
+WHERE project = $1 AND run = ANY ($2::text[]) ORDER BY run, process, number, id
 """
 
 GAPS = """
-SELECT id, happened_at, reason, exchange, evidence, count, salt FROM gaps
-WHERE project = $1 AND run = $2 ORDER BY happened_at, id
+SELECT id, run, happened_at, reason, exchange, evidence, count, salt FROM gaps
+WHERE project = $1 AND run = ANY ($2::text[]) ORDER BY run, happened_at, id
 """

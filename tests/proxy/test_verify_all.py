@@ -6,7 +6,7 @@ from typing import Any, cast
 import pytest
 
 from proxy.cli.keep.proof import show_verification, verify_all
-from proxy.processes.store_client import Api, NotFound
+from proxy.processes.store_client import Api
 
 
 class StoreServer:
@@ -14,20 +14,27 @@ class StoreServer:
 
     def __init__(self, **verdicts: str | None) -> None:
         self.verdicts = verdicts
+        self.exchanges: dict[str, int] = {}
+        self.requests: list[list[str]] = []
 
-    def get(self, path: str) -> dict[str, Any]:
+    def get(self, path: str, run: list[str] | None = None) -> dict[str, Any]:
         shape: dict[str, Any] = {"findings": [], "erased": [], "seals": [], "signed": None, "proven": 7, "unproven": 0}
         if path == "/verify":
             return shape | {"run": None, "verdict": "verified", "findings": []}
-        run = path.split("/")[2]
-        if (verdict := self.verdicts[run]) is None:
-            raise NotFound(path)
+        assert path == "/verifications"
+        self.requests.append(run or [])
         finding = {"change": "altered", "element": "exchange 1 (step 3)", "detail": "its head differs"}
-        return shape | {"run": run, "verdict": verdict, "findings": [finding] if verdict == "failed" else []}
+        return {
+            "items": [
+                shape | {"run": name, "verdict": verdict, "findings": [finding] if verdict == "failed" else []}
+                for name in run or []
+                if (verdict := self.verdicts[name]) is not None
+            ]
+        }
 
     def list_items(self, path: str, **_: Any) -> Iterator[dict[str, Any]]:
         assert path == "/runs"
-        return ({"id": run} for run in self.verdicts)
+        return ({"id": run, "exchanges": self.exchanges.get(run, 5)} for run in self.verdicts)
 
 
 @pytest.mark.parametrize(
@@ -53,3 +60,10 @@ def test_the_worst_of_all_runs_decides(
     assert found["verdict"] == verdict
     show_verification(found)
     assert words in capsys.readouterr().out
+
+
+def test_small_runs_are_verified_together_and_large_ones_alone() -> None:
+    server = StoreServer(**{f"run-{number}": "verified" for number in range(120)})
+    server.exchanges = {"run-7": 5000}
+    assert verify_all(cast(Api, server))["runs"] == 120
+    assert [len(runs) for runs in server.requests] == [7, 1, 50, 50, 12]

@@ -117,6 +117,7 @@ ROUTES: Final[Mapping[str, Answers]] = {
     ),
     "GET /v1/runs/{run}/verify": Answers(schema=proof.VerificationSchema, problems=(*DATABASE, "unknown_run")),
     "GET /v1/verify": Answers(schema=proof.VerificationSchema, problems=(*DATABASE, "no_checkpoint")),
+    "GET /v1/verifications": Answers(schema=proof.VerificationsSchema, problems=DATABASE),
     "GET /v1/runs/{run}/envelope": Answers(schema=proof.EnvelopeSchema, problems=(*DATABASE, "unknown_run")),
     "GET /v1/checkpoint": Answers(
         schema=proof.CheckpointSchema, problems=(*DATABASE, "no_checkpoint", "invalid_query")

@@ -94,6 +94,13 @@ class VerificationSchema(TypedDict):
     asked: list[AskedSchema]
 
 
+class VerificationsSchema(TypedDict):
+    """What checking several runs has shown."""
+
+    __pydantic_config__ = DESCRIBED  # type: ignore[misc] # pydantic's place for it
+    items: list[VerificationSchema]
+
+
 class CapturedValueSchema(TypedDict):
     """A value that was seen."""
 

@@ -114,6 +114,7 @@ def get_routes(call: str) -> Iterator[tuple[str, str]]:
     names = {"run": "night", "a": "night", "b": "night", "call": call, "exchange": call, "replay": "again"}
     queries = {"GET /v1/stats": ["group_by=run"], "GET /v1/marks": ["run=night"], "GET /v1/search": ["q=promptword"]}
     queries["GET /v1/runs/{run}/spans"] = ["", "content=true"]
+    queries["GET /v1/verifications"] = ["run=night"]
     queries["GET /v1/calls/{call}/snippet"] = ["as=curl", "as=jsonl"]
     queries["GET /v1/calls"] = ["", "fields=*", "fields=text,tool_calls", "q=promptword"]
     queries["GET /v1/runs/{run}/calls"] = ["", "fields=*", "fields=params"]

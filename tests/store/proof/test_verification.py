@@ -14,6 +14,7 @@ from calls.events import EffectBatch, Gap
 from calls.model import Exchange
 from calls.proof.records import ChainRecord
 from store.bundle.stored_effects import EffectQueries
+from store.database.blobs import pack
 from store.database.connection import Database
 from store.ingest.batch_writer import BatchWriter
 from store.proof.chain import append_erasures, append_records
@@ -406,3 +407,17 @@ async def test_a_run_that_somebody_inserted_is_counted(sealed_database: Database
     loader, keys = ExchangeQueries(sealed_database, call), SIGNING_KEYS.verifier_keys("default")
     found = await RunVerifier(sealed_database, "default", loader, keys, copies).verify_project(STORE_SERVER)
     assert (found.verdict, found.unproven, found.findings) == ("unproven", 1, [])
+
+
+async def test_runs_that_are_verified_together_are_found_to_be_what_each_alone_is(
+    sealed_database: Database, copies: Path
+) -> None:
+    await execute(sealed_database, "UPDATE exchanges SET response_body = $1 WHERE id = $2", pack(b"{}"), exchange(2).id)
+    keys = SIGNING_KEYS.verifier_keys("default")
+    verifier = RunVerifier(sealed_database, "default", ExchangeQueries(sealed_database, call), keys, copies)
+    found = await verifier.verify_many([RUN, "unknown", "other"])
+    assert found == {name: await verify(sealed_database, copies, name) for name in (RUN, "other")}
+    assert found[RUN].verdict == "verified"
+    assert [(one.change, one.element) for one in found["other"].findings] == [
+        ("altered", f"exchange {exchange(2).id} (step 1)")
+    ]

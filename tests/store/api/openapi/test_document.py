@@ -93,6 +93,7 @@ async def _visit(house: House, database: Database, description: Description) -> 
     await api.get("/v1/marks", params={"run": [RUN, "one"]})
     await api.get("/v1/checkpoint", params={"since": 1})
     await api.get("/v1/verify")
+    await api.get("/v1/verifications", params={"run": [RUN, "unknown"]})
     await api.get("/v1/search", params={"q": "the OR a", "settled": "true"})
     await api.post("/v1/search/rebuild")
     for run in (RUN, "one", "other"):
