@@ -68,16 +68,13 @@ class MessageSearch:
             self._add_run(shape, run, base)
         return at
 
-    def take_known(
-        self, data: bytes, start: int, end: int, base: int, enclosed: EnclosedText | None = None
-    ) -> int | None:
-        """Process the message at an offset if its shape is known, and return its end."""
+    def take_known(self, data: bytes, start: int, end: int, base: int, enclosed: EnclosedText | None = None) -> bool:
+        """Process a message if its shape is known; return whether it was processed."""
         known = self._known_shape(data, start, end)
-        if known is None:
-            return None
-        shape, found = known
-        self._add_run(shape, (found,), base, enclosed)
-        return found.end()
+        if known is None or known[1].end() != end:  # the message may only begin like a known one
+            return False
+        self._add_run(known[0], (known[1],), base, enclosed)
+        return True
 
     def _known_shape(self, data: bytes, start: int, end: int) -> "tuple[CompiledShape, re.Match[bytes]] | None":
         for number, shape in enumerate(self._shapes):
@@ -161,7 +158,7 @@ class MessageSearch:
         if b64encode(inner) != match.group(1):
             return False
         enclosed = EnclosedText(inner, base + match.start(1))
-        if self.take_known(inner, 0, len(inner), base + match.start(1), enclosed) == len(inner):
+        if self.take_known(inner, 0, len(inner), base + match.start(1), enclosed):
             return True
         if inner[:1] == b"{" and self.take_json(inner, (0, len(inner)), base + match.start(1), enclosed=enclosed):
             return True

@@ -72,7 +72,7 @@ class StreamedMessages:
     def _search_message(self, data: bytes, base: int) -> None:
         size = len(data)
         if data.lstrip()[:1] in (b"{", b"[") and (
-            self._search.take_known(data, 0, size, base) == size or self._search.take_json(data, (0, size), base)
+            self._search.take_known(data, 0, size, base) or self._search.take_json(data, (0, size), base)
         ):
             return
         if data.isascii() or _is_text(data):

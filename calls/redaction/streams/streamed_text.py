@@ -178,7 +178,7 @@ class StreamedText:
             if self._carried_stream is None:
                 self._carried_stream = _CarriedStream(StreamedText(self._table, self._key))
             self._search.channels.slices += self._carried_stream.feed(buffer[slice(*span)], self._base + cut.inner)
-        elif self._search.take_known(buffer, *span, self._base) != cut.inner_end and not self._search.take_carried(
+        elif not self._search.take_known(buffer, *span, self._base) and not self._search.take_carried(
             buffer, span, self._base
         ):
             self._search.take_json(buffer, span, self._base, is_cut=is_cut)

@@ -116,6 +116,17 @@ def test_a_secret_in_pieces_is_replaced_in_a_group_of_events(form: Form) -> None
         assert new[0] == events[0]
 
 
+@pytest.mark.parametrize("end", [b"\r\n", b" \n"])
+def test_a_message_that_begins_like_a_known_one_is_read_once(end: bytes) -> None:
+    lines = [ollama(0, text, 0) for text in ("it is ", *(GHP[at : at + 3] for at in range(0, len(GHP), 3)), " ok")]
+    redact_groups(REDACTOR.new_body_redactor(FORMS[ollama]), [lines])
+    others = [line.replace(b"\n", end) for line in lines]
+    with no_shapes():
+        alone = redact_groups(REDACTOR.new_body_redactor(FORMS[ollama]), [[line] for line in others])
+    assert alone != others
+    assert redact_groups(REDACTOR.new_body_redactor(FORMS[ollama]), [others]) == alone
+
+
 def test_events_that_differ_in_their_padding_have_one_shape(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(message_search, "MEMORY", ShapeMemory())
     parsed: list[bytes] = []
