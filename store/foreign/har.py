@@ -41,6 +41,10 @@ WIRE: Final = "_wire"
 """Playhead's own member of a body: its bytes on the wire, where they differ from HAR's text."""
 
 
+OPCODES: Final[Mapping[ChunkKind, int]] = {"text": 1, "binary": 2, "close": 8}
+"""The kinds of WebSocket messages (RFC 6455 5.2)."""
+
+
 class _Archive(msgspec.Struct):
     log: "_Log"
 
@@ -98,7 +102,10 @@ def _interaction(place: str, raw: Mapping[str, Any]) -> Interaction:
         raise BrokenInteraction(f"its answer is incomplete{_error_text(raw, raw_response)}")
     started_at = timestamp_ns(raw.get("startedDateTime"), _rfc3339)
     first_byte_at, ended_at = _times(raw)
-    headers, data, asked_notes = _headers_and_body(_headers(raw_request), *_request_content(raw_request))
+    messages = raw.get("_webSocketMessages")
+    # Playhead has written the size of the messages as that of the body.
+    content = (b"", None) if isinstance(messages, list) else _request_content(raw_request)
+    headers, data, asked_notes = _headers_and_body(_headers(raw_request), *content)
     request = Request(
         method=_method(raw_request),
         url=checked_url(raw_request.get("url")),
@@ -126,7 +133,6 @@ def _interaction(place: str, raw: Mapping[str, Any]) -> Interaction:
         ended_at=ended_at,
         notes=notes if first_byte_at is not None else (*notes, UNTIMED),
     )
-    messages = raw.get("_webSocketMessages")
     return _with_messages(interaction, messages) if isinstance(messages, list) else interaction
 
 
@@ -266,7 +272,9 @@ def _with_messages(interaction: Interaction, raw: list[Any]) -> Interaction:
     sides: dict[str, list[tuple[int, ChunkKind, bytes]]] = {"send": [], "receive": []}
     last = interaction.first_byte_at or 0
     for one in raw:
-        side, at, kind, data = _message(one, interaction.started_at)
+        if (message := _message(one, interaction.started_at)) is None:
+            continue
+        side, at, kind, data = message
         # The messages are in order, even if the clock went back.
         last = max(last, at)
         sides[side].append((last, kind, data))
@@ -279,16 +287,30 @@ def _with_messages(interaction: Interaction, raw: list[Any]) -> Interaction:
     )
 
 
-def _message(raw: Any, started_at: int | None) -> tuple[str, int, ChunkKind, bytes]:
+def _message(raw: Any, started_at: int | None) -> tuple[str, int, ChunkKind, bytes] | None:
+    """Read a message; None for what is none: a ping or pong, and what Chrome says of a connection that failed."""
     match raw:
+        case {"type": "error"} | {"opcode": 9 | 10}:
+            return None
         case {"type": "send" | "receive" as side, "data": str(data)}:
             time, opcode = raw.get("time"), raw.get("opcode", 1)
         case _:
             raise BrokenInteraction("one of its WebSocket messages has no direction or no data")
     at = round(time * 1_000_000) * 1000 - started_at if _is_epoch_time(time) and started_at else 0
-    if opcode == 2:
+    if opcode == OPCODES["binary"]:
         return side, max(at, 0), "binary", _decode_base64(data, "message")
+    if opcode == OPCODES["close"]:
+        return side, max(at, 0), "close", _close_data(data)
     return side, max(at, 0), "text", data.encode("utf-8", "surrogatepass")
+
+
+def _close_data(text: str) -> bytes:
+    """Return the code and reason as bytes. Other programs write a text that need not be base64: then the code is unknown."""
+    try:
+        data = b64decode(text, validate=True)
+    except (NotBase64, ValueError):
+        return b""
+    return data if 1000 <= int.from_bytes(data[:2]) < 5000 else b""
 
 
 def _is_epoch_time(time: Any) -> bool:

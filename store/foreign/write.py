@@ -17,7 +17,7 @@ from calls.model import Body, Exchange, Headers, Request, Response, client_outco
 from store.bundle.bundle import Entry
 from store.bundle.trace import rfc3339_ns
 from store.foreign.contents import SkippedEntry
-from store.foreign.har import WIRE
+from store.foreign.har import OPCODES, WIRE
 
 
 class Export(msgspec.Struct):
@@ -186,7 +186,8 @@ def _har_request(request: Request) -> dict[str, Any]:
             for name, value in parse_qsl(urlsplit(request.url).query, keep_blank_values=True)
         ],
         "headersSize": -1,
-        "bodySize": len(request.body.data),
+        # The messages of a WebSocket are no body, and are beside it.
+        "bodySize": 0 if _has_frames(request.body) else len(request.body.data),
     }
     if request.body.data and not _has_frames(request.body):
         text, encoding, wire = _har_text(request.body.data, request.headers)
@@ -253,8 +254,8 @@ def _messages(exchange: Exchange, response: Response) -> Iterator[dict[str, Any]
     sides = (("send", exchange.request.body), ("receive", response.body))
     both = [(chunk.at, side, chunk, body) for side, body in sides for chunk in body.chunks]
     for at, side, chunk, body in sorted(both, key=lambda one: one[0]):
-        if chunk.kind in ("text", "binary"):
+        if chunk.kind in OPCODES:
             data = body.data[chunk.offset : chunk.offset + chunk.size]
             text = data.decode("utf-8", "replace") if chunk.kind == "text" else b64encode(data).decode()
             time = (exchange.started_at + at) / 1_000_000_000
-            yield {"type": side, "time": time, "opcode": 1 if chunk.kind == "text" else 2, "data": text}
+            yield {"type": side, "time": time, "opcode": OPCODES[chunk.kind], "data": text}

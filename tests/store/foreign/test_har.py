@@ -165,6 +165,24 @@ def test_websocket_messages_become_the_chunks_of_both_bodies() -> None:
     assert asked.at // 1_000_000 == 30
 
 
+def test_what_is_no_websocket_message_is_left_out() -> None:
+    """As Chrome and others write it; a close frame whose text is no base64 has no code."""
+    one = only(
+        request__bodySize=7,
+        request__postData=None,
+        response__status=101,
+        response__content={"size": 0, "mimeType": "x-unknown"},
+        _webSocketMessages=[
+            {"type": "send", "time": 1, "opcode": 9, "data": "ping"},
+            {"type": "send", "time": 1, "opcode": 1, "data": "{}"},
+            {"type": "receive", "time": 1, "opcode": 8, "data": "1000 bye"},
+            {"type": "error", "time": 1, "opcode": -1, "data": "net::ERR_FAILED"},
+        ],
+    )
+    assert [(chunk.kind, chunk.size) for chunk in one.request.body.chunks] == [("text", 2)]
+    assert [(chunk.kind, chunk.size) for chunk in one.response.body.chunks] == [("close", 0)]
+
+
 @pytest.mark.parametrize(
     "data", [b"", b"{}", b"[]", b'{"log": {}}', b'{"log": {"entries": []}}', b'{"log": {"entries":']
 )

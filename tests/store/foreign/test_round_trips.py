@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 from vcr.cassette import Cassette
 
 from calls.derive import derive_call
-from calls.model import Call, Chunk, Exchange, Headers, Request, Response
+from calls.model import Call, Chunk, ChunkKind, Exchange, Headers, Request, Response
 from calls.redaction.redactor import Redactor
 from store.active_profiles import load_profiles
 from store.bundle.bundle import Entry
@@ -25,7 +25,7 @@ from store.foreign import har
 from store.foreign import vcr as cassettes
 from store.foreign.adopt import Adoption
 from store.foreign.contents import Found, Interaction
-from store.foreign.parts import one_chunk_body
+from store.foreign.parts import messages_body, one_chunk_body
 from store.foreign.write import Export
 from tests.store.exchanges import conversation, exchange
 from tests.store.foreign.har12 import SCHEMA
@@ -181,6 +181,37 @@ def test_what_a_format_cannot_hold_is_left_out_and_named(talk: list[Exchange]) -
     [again] = through_har([spoken])
     assert again.response is not None
     assert [(chunk.kind, chunk.size) for chunk in again.response.body.chunks] == [("text", 2)]
+
+
+SPOKEN: tuple[tuple[Sequence[tuple[ChunkKind, bytes]], Sequence[tuple[ChunkKind, bytes]]], ...] = (
+    ([("text", b'{"a": 1}')], [("text", b"{}")]),
+    ([("binary", b"\0\xff"), ("close", b"\x03\xe8")], [("binary", b"\0"), ("close", b"\x03\xe8bye")]),
+    ([("close", b"")], []),
+)
+"""What clients and servers say on WebSockets."""
+
+
+@pytest.mark.parametrize(("asked", "answered"), SPOKEN)
+def test_a_websocket_has_the_same_messages(
+    talk: list[Exchange], asked: Sequence[tuple[ChunkKind, bytes]], answered: Sequence[tuple[ChunkKind, bytes]]
+) -> None:
+    assert talk[0].response is not None
+    bodies = [
+        messages_body([(at * 1000, kind, data) for at, (kind, data) in enumerate(side, 1)])
+        for side in (asked, answered)
+    ]
+    socket = replace(
+        talk[0],
+        request=replace(talk[0].request, method="GET", body=bodies[0]),
+        response=replace(talk[0].response, status=101, body=bodies[1]),
+    )
+    [again] = through_har([socket])
+    assert again.response is not None
+    for body, other in zip(bodies, (again.request.body, again.response.body), strict=True):
+        assert body.data == other.data
+        assert [(one.kind, one.offset, one.size) for one in body.chunks] == [
+            (one.kind, one.offset, one.size) for one in other.chunks
+        ]
 
 
 def test_a_stream_that_its_client_left_at_the_end_marker_is_whole(talk: list[Exchange]) -> None:
