@@ -22,6 +22,9 @@ ATTRIBUTION: Final[Mapping[str, str]] = {
     "guessed": "guessed (calls of other work may be among these, or calls of this run elsewhere; see docs/runs.md)",
 }
 
+JSON_RPC: Final = ("mcp", "a2a")
+"""Dialects whose operations have one address in common: the method and path of a request do not tell them apart."""
+
 
 class RunView(msgspec.Struct, frozen=True, kw_only=True):
     """A run as the API shows it, with its calls and gaps. Calls of a fork have an `origin`."""
@@ -216,6 +219,8 @@ def _call_name(call: Shape) -> str:
     if call["tool_calls"]:
         # MCP: the request itself calls a tool.
         return f"{_tool_calls_text(call)} at {_address(call)}"
+    if call["dialect"] in JSON_RPC:
+        return f"{call['operation']} at {_address(call)}"
     return f"{call['method']} {_address(call)}"
 
 

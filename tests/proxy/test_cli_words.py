@@ -19,7 +19,7 @@ from click.testing import CliRunner
 from proxy.cli import COMMANDS, HIDDEN, common, files, load_command, playhead
 from proxy.cli.common import parse_time
 from proxy.cli.look.list_options import fetch_list, has_filters, take_list_query
-from proxy.cli.look.lists import _run_row
+from proxy.cli.look.lists import _run_row, _target
 from proxy.commands.export import open_output
 from proxy.commands.record import STORE_CHECKS, check_run_id, summary_text
 from proxy.doctor.client_probes import client_kind
@@ -34,6 +34,7 @@ from tests.store.exchanges import conversation
 
 WHOLE: dict[str, Any] = {
     "kind": "model",
+    "dialect": "openai_chat",
     "operation": "chat",
     "model_requested": "gpt-5",
     "model_returned": None,
@@ -126,6 +127,14 @@ def test_a_table_shows_what_leads_to_a_call_and_its_branch() -> None:
     )
     assert head[:3] == ("STEP", "FROM", "BRANCH")
     assert [row[:3] for row in rows] == [("1", "", "1"), ("2", "1", "1"), ("3", "1", "2"), ("4", "1+3", "")]
+
+
+def test_what_is_asked_of_an_mcp_server_is_its_method_and_not_the_address_of_all() -> None:
+    more: dict[str, Any] = {"kind": "other", "dialect": "mcp", "host": "mcp.example.com", "path": "/mcp"}
+    _, [row, _] = call_table([call(1, operation="tools/list", **more), call(2)])
+    assert row[1] == "tools/list at mcp.example.com/mcp"
+    assert _target(call(1, operation="tools/list", **more)) == "tools/list at mcp.example.com/mcp"
+    assert _target(call(1, **more | {"dialect": "generic"})) == "POST mcp.example.com/mcp"
 
 
 def test_a_table_has_no_column_of_which_nothing_is_known() -> None:

@@ -6,7 +6,7 @@ import click
 
 from proxy.cli.common import as_json, print_json, query_store, with_settings
 from proxy.cli.look.list_options import fetch_list, has_filters, take_list_query, with_list_options
-from proxy.terminal.render_run import call_cost
+from proxy.terminal.render_run import JSON_RPC, call_cost
 from proxy.terminal.text import money, print_table
 
 NO_RUNS = "no runs; record one with: playhead record -- COMMAND"
@@ -111,6 +111,8 @@ def _target(call: dict[str, Any]) -> str:
     if call["tool_calls"]:
         # MCP: the request itself calls a tool.
         return ", ".join(tool["name"] for tool in call["tool_calls"])
+    if call["dialect"] in JSON_RPC:
+        return f"{call['operation']} at {call['host']}{call['path']}"
     return f"{call['method']} {call['host']}{call['path']}"
 
 
