@@ -206,6 +206,17 @@ def has_answer_ended(call: Call) -> bool:
     return call.complete or broken
 
 
+def is_answer_broken(*, kind: str, streamed: bool, status: int | None, outcome: str, complete: bool) -> bool:
+    """Return whether an answer did not reach its own end although its client waited for it.
+
+    The connection broke; or a model's stream ended in an error, or without its end mark, under a status that says success: providers
+    that are overloaded do that. A WebSocket (101) may be closed at any time.
+    """
+    if complete or outcome == "client_closed":
+        return False
+    return outcome != "completed" or (kind == "model" and streamed and status is not None and 200 <= status < 300)
+
+
 def client_outcome(exchange: Exchange, *, answer_ended: bool) -> Outcome:
     """Return how the exchange ended for the client.
 

@@ -9,7 +9,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Final
 
-from calls.model import Call, Exchange, Outcome
+from calls.model import Call, Exchange, Outcome, is_answer_broken
 
 RETRY_WITHIN: Final = 90 * 1_000_000_000
 """Nanoseconds. SDKs wait up to a minute before they retry, if the server asks for it."""
@@ -36,6 +36,8 @@ class Attempt:
     complete: bool
     polls: str | None = None
     pending: str | None = None
+    has_broken_answer: bool = False
+    """Whether its answer did not reach its end although the client waited for it (`calls.model.is_answer_broken`)."""
 
     @property
     def has_failed(self) -> bool:
@@ -57,6 +59,13 @@ def attempt_of(exchange: Exchange, call: Call) -> Attempt:
         complete=call.complete,
         polls=call.polls,
         pending=call.pending,
+        has_broken_answer=is_answer_broken(
+            kind=call.kind,
+            streamed=call.streamed,
+            status=exchange.response.status if exchange.response else None,
+            outcome=exchange.outcome,
+            complete=call.complete,
+        ),
     )
 
 

@@ -26,6 +26,7 @@ from sqlalchemy import (
     select,
 )
 
+from calls.model import is_answer_broken
 from calls.retry_grouping import Attempt, RetryGroup, group_retries
 from store.database.asyncio_engine import AsyncConnection
 from store.database.plans import planned_for_any_values
@@ -67,10 +68,7 @@ class RetryGroups:
         """Whether the last exchange of this one's call failed (`store.query.filters.is_failed_exchange`)."""
         call = self._by_part.get(str(row["id"]))
         last = call.parts[-1] if call else None
-        status, outcome, complete = (
-            (last.status, last.outcome, last.complete) if last else (row["status"], row["outcome"], row["complete"])
-        )
-        is_broken = outcome in ("server_closed", "timed_out", "refused") and not complete
+        status, is_broken = (last.status, last.has_broken_answer) if last else (row["status"], _has_broken_answer(row))
         return status is None or status >= 400 or is_broken
 
     def earlier_exchanges(self, id: uuid.UUID) -> list[uuid.UUID]:  # noqa: A002
@@ -147,7 +145,16 @@ def _attempt(row: RowMapping, duration: int | None) -> Attempt:
         complete=row["complete"],
         polls=row["polls"],
         pending=row["pending"],
+        has_broken_answer=_has_broken_answer(row),
     )
+
+
+ANSWER_COLUMNS: Final = ("kind", "streamed", "status", "outcome", "complete")
+"""The columns that say how an exchange's answer ended."""
+
+
+def _has_broken_answer(row: RowMapping) -> bool:
+    return is_answer_broken(**{name: row[name] for name in ANSWER_COLUMNS})
 
 
 async def _load_candidates(connection: AsyncConnection, project: str, runs: Sequence[str]) -> list[RowMapping]:
@@ -172,7 +179,7 @@ def _of_runs() -> Select[Any]:
 
 _COLUMNS: Final = (
     *(calls.c.run, calls.c.id, calls.c.key, calls.c.started_at, calls.c.status, calls.c.outcome, calls.c.complete),
-    *(calls.c.polls, calls.c.pending),
+    *(calls.c.polls, calls.c.pending, calls.c.kind, calls.c.streamed),
 )
 _BEGINNINGS: Final = (
     _of_runs()

@@ -23,7 +23,13 @@ def trait_numbers(traits: Iterable[Trait]) -> list[int]:
     return sorted({trait_number(name, value) for name, value in traits})
 
 
-TRAITS_OF_COLUMNS = """(
+HAS_BROKEN_ANSWER = (
+    "(NOT calls.complete AND (calls.outcome IN ('server_closed', 'timed_out', 'refused') OR (calls.outcome = 'completed'"
+    " AND calls.kind = 'model' AND calls.streamed AND calls.status BETWEEN 200 AND 299)))"
+)
+"""SQL: `calls.model.is_answer_broken`, from the columns of `calls`."""
+
+TRAITS_OF_COLUMNS = f"""(
     SELECT array_agg(DISTINCT ('x' || substr(md5(trait), 1, 8))::bit(32)::integer)
     FROM unnest(ARRAY[
         'kind=' || calls.kind, 'provider=' || calls.provider, 'dialect=' || calls.dialect,
@@ -34,9 +40,9 @@ TRAITS_OF_COLUMNS = """(
         CASE WHEN calls.kind = 'tool' THEN 'tool=' || calls.operation END,
         CASE WHEN calls.kind = 'tool' THEN 'tool=' || calls.host END,
         CASE WHEN calls.status IS NULL OR calls.status >= 400
-            OR (calls.outcome IN ('server_closed', 'timed_out', 'refused') AND NOT calls.complete)
+            OR {HAS_BROKEN_ANSWER}
             THEN 'error=true' END
     ] || ARRAY(SELECT 'tool=' || tool FROM unnest(calls.tools) AS tool)) AS trait
     WHERE trait IS NOT NULL
-)"""
+)"""  # noqa: S608 - a constant
 """SQL: the numbers of a call's traits, as `store.ingest.insert_rows.call_trait_numbers` has them, from the columns of `calls`."""

@@ -16,7 +16,7 @@ import msgspec
 
 from calls.comparison.answer_fingerprint import answer_digest
 from calls.events import EffectBatch, Gap, ReplayReported
-from calls.model import Call, Exchange
+from calls.model import Call, Exchange, is_answer_broken
 from calls.project_runs import DEFAULT_PROJECT
 from store.attribution.certainty import certainty
 from store.attribution.correlation_ids import id_ties, tool_ties
@@ -237,8 +237,11 @@ def _shared_trait_numbers(
 
 def is_error(exchange: Exchange, call: Call) -> bool:
     """Whether the exchange has an error status, no response, or an answer that did not end."""
-    is_broken = exchange.outcome in ("server_closed", "timed_out", "refused") and not call.complete
-    return exchange.response is None or exchange.response.status >= 400 or is_broken
+    if exchange.response is None or (status := exchange.response.status) >= 400:
+        return True
+    return not call.complete and is_answer_broken(
+        kind=call.kind, streamed=call.streamed, status=status, outcome=exchange.outcome, complete=call.complete
+    )
 
 
 def call_entry(derived: DerivedExchange, call: Call) -> CallStored:

@@ -7,6 +7,7 @@ from decimal import Decimal
 from typing import Any, NamedTuple
 
 from sqlalchemy import (
+    Boolean,
     ColumnElement,
     CompoundSelect,
     Select,
@@ -29,7 +30,7 @@ from sqlalchemy import (
 from sqlalchemy.dialects.postgresql import ARRAY, array
 
 from store.database.tables import calls, exchanges, gaps, run_totals, runs
-from store.database.traits import Trait, trait_numbers
+from store.database.traits import HAS_BROKEN_ANSWER, Trait, trait_numbers
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -203,8 +204,7 @@ def run_conditions_of_calls(filters: Filters) -> Iterator[ColumnElement[bool]]:
 
 def is_failed_exchange() -> ColumnElement[bool]:
     """Condition: the exchange has an error status, no response, or an answer that did not end."""
-    is_broken = and_(calls.c.outcome.in_(("server_closed", "timed_out", "refused")), ~calls.c.complete)
-    return or_(calls.c.status.is_(None), calls.c.status >= 400, is_broken)
+    return or_(calls.c.status.is_(None), calls.c.status >= 400, literal_column(HAS_BROKEN_ANSWER, Boolean))
 
 
 def is_incomplete_run(project: str) -> ColumnElement[bool]:

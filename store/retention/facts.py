@@ -10,6 +10,7 @@ import asyncpg
 import msgspec
 
 from store.database.blobs import CorruptData, unpack
+from store.database.traits import HAS_BROKEN_ANSWER
 from store.feed.entries import IDLE
 from store.retention.rules import RetentionRule, RunFacts
 
@@ -161,13 +162,13 @@ FAILED = "SELECT DISTINCT run FROM calls WHERE project = $1 AND failed"
 
 ALL_RUNS = "SELECT id FROM runs WHERE project = $1 ORDER BY id"
 
-LAST_FAILED = """
+LAST_FAILED = f"""
 SELECT run FROM (
     SELECT DISTINCT ON (run) run,
-        status IS NULL OR status >= 400 OR outcome IN ('server_closed', 'timed_out', 'refused') AND NOT complete AS has_failed
+        status IS NULL OR status >= 400 OR {HAS_BROKEN_ANSWER} AS has_failed
     FROM calls WHERE project = $1 AND run = ANY ($2::text[]) ORDER BY run, started_at DESC, id DESC
 ) AS last WHERE has_failed
-"""
+"""  # noqa: S608 - a constant
 
 # Models and statuses of runs of which not all facets are stored are taken from the sums.
 _FACETS = """

@@ -13,7 +13,7 @@ from typing import Final
 
 from sqlalchemy import ARRAY, Text, any_, literal, or_, select, update
 
-from store.call_graph.retry_query import RetryGroups, is_among
+from store.call_graph.retry_query import ANSWER_COLUMNS, RetryGroups, is_among
 from store.database.asyncio_engine import AsyncConnection
 from store.database.tables import calls
 from store.query.filters import is_failed_exchange
@@ -26,7 +26,7 @@ async def mark_attempts(
     connection: AsyncConnection, project: str, runs: Sequence[str], groups: RetryGroups
 ) -> set[str]:
     """Set the marks of these runs, whose retry groups are given; return those that have an exchange that failed."""
-    columns = (calls.c.id, calls.c.run, calls.c.status, calls.c.outcome, calls.c.complete, *_COLUMNS)
+    columns = (calls.c.id, calls.c.run, *(calls.c[name] for name in ANSWER_COLUMNS), *_COLUMNS)
     is_failed = is_failed_exchange().label("is_failed")
     superseded, repeated = set(groups.superseded_exchanges), set(groups.repeated_polls)
     suspect = or_(is_failed_exchange(), *_COLUMNS, is_among(superseded | repeated))

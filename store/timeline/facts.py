@@ -4,7 +4,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from decimal import Decimal
 
-from calls.model import Json
+from calls.model import Json, is_answer_broken
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -87,8 +87,17 @@ class StepFacts:
     def has_failed(self) -> bool:
         """Whether its last attempt failed: no response, an error, or an answer that broke off."""
         last = self.attempts[-1]
-        is_broken = last.outcome in ("server_closed", "timed_out", "refused") and not self.complete
-        return last.status is None or last.status >= 400 or is_broken
+        return (
+            last.status is None
+            or last.status >= 400
+            or is_answer_broken(
+                kind=self.kind,
+                streamed=self.streamed,
+                status=last.status,
+                outcome=last.outcome,
+                complete=self.complete,
+            )
+        )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

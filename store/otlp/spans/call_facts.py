@@ -7,7 +7,7 @@ from functools import cached_property
 from typing import Final, NamedTuple
 
 from calls.codec.lenient_json import as_array, as_count, as_object, as_text, as_text_or_none
-from calls.model import Json
+from calls.model import Json, is_answer_broken
 from store.otlp.spans.conversation import (
     Message,
     RequestMessages,
@@ -158,12 +158,16 @@ class SpannedCall:
 
     @property
     def error(self) -> str | None:
-        """The type of its error: a status, an outcome, or `tool_error`."""
+        """The type of its error: a status, an outcome, `broken_stream` or `tool_error`."""
         status, outcome = self.shape["status"], self.shape["outcome"]
         if status is not None and status >= 400:
             return str(status)
         if outcome != "completed":
             return str(outcome)
+        if is_answer_broken(
+            **{name: self.shape[name] for name in ("kind", "streamed", "status", "outcome", "complete")}
+        ):
+            return "broken_stream"
         failed = any(as_object(one).get("is_error") is True for one in self.shape.get("tool_results") or ())
         return "tool_error" if failed and self.shape["kind"] == "tool" else None
 

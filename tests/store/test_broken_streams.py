@@ -1,0 +1,93 @@
+"""A stream that ends in an error, or without its end mark, under status 200 is a failure wherever failures are looked for."""
+
+from collections.abc import AsyncIterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, Final
+
+import pytest
+
+from calls.model import Exchange, Outcome, is_answer_broken
+from store.bundle.bundle import Bundle, Entry, bundle_lines
+from store.database.connection import Database
+from store.retention.facts import LAST_FAILED
+from tests.store.house import PROFILES, House, import_bundle, open_house
+from tests.store.samples import NOON, SECOND, exchange
+
+CAPTURES: Final = Path(__file__).parents[1] / "calls" / "captures" / "anthropic"
+URL: Final = "https://api.anthropic.com/v1/messages"
+ASKED: Final = b'{"model":"claude-sonnet-4-5","max_tokens":9,"stream":true,"messages":[{"role":"user","content":"hi"}]}'
+
+WHOLE: Final = (CAPTURES / "thinking_and_tools.sse").read_bytes()
+OVERLOADED: Final = (CAPTURES / "overloaded_after_200.sse").read_bytes()
+CUT: Final = WHOLE[: WHOLE.index(b"event: message_delta")]
+"""A stream that a proxy on the way has ended, in good order as far as HTTP can tell."""
+
+
+@pytest.fixture
+async def house(tmp_path: Path, database: Database) -> AsyncIterator[House]:
+    async with open_house(tmp_path / "spool", database) as house:
+        yield house
+
+
+async def record(house: House, run: str, number: int, stream: bytes, outcome: Outcome = "completed") -> None:
+    made = exchange(number, run=run, url=URL, request=ASKED, response=stream, at=NOON + number * SECOND)
+    assert made.response is not None
+    response = replace(made.response, headers=(("content-type", "text/event-stream"),))
+    streamed: Exchange = replace(made, response=response, outcome=outcome)
+    bundle = Bundle(run={"id": run}, profiles=PROFILES.digest, entries=(Entry(exchange=streamed),))
+    await import_bundle(house, b"".join(bundle_lines(bundle)))
+
+
+async def get(house: House, path: str, **query: str) -> dict[str, Any]:
+    response = await house.api.get(f"/v1/{path}", params=query)
+    assert response.status_code == 200, response.text
+    found: dict[str, Any] = response.json()
+    return found
+
+
+async def test_what_ends_in_an_error_under_200_is_among_the_failures(house: House, database: Database) -> None:
+    streams = {"whole": WHOLE, "overloaded": OVERLOADED, "cut": CUT}
+    for number, (run, stream) in enumerate(streams.items(), 1):
+        await record(house, run, number, stream)
+    await record(house, "left", 4, CUT, outcome="client_closed")
+    await get(house, "stats", group_by="run", settled="true")
+
+    failed = {"overloaded", "cut"}
+    for value, expected in (("true", failed), ("false", {"whole", "left"})):
+        assert {run["id"] for run in (await get(house, "runs", error=value))["items"]} == expected
+        assert {call["run"] for call in (await get(house, "calls", error=value))["items"]} == expected
+    by_run = (await get(house, "stats", group_by="run"))["items"]
+    assert {item["group"]["run"] for item in by_run if item["errors"]} == failed
+    for run in (*streams, "left"):
+        [step] = (await get(house, f"runs/{run}/timeline"))["steps"]
+        assert step["failed"] is (run in failed), run
+    [step] = (await get(house, "runs/overloaded/timeline"))["steps"]
+    assert "verload" in step["error"]
+    async with database.connection() as connection:
+        rows = await connection.fetch(LAST_FAILED, "default", [*streams, "left"])
+    assert {row["run"] for row in rows} == failed, "retention keeps what has failed"
+
+
+@pytest.mark.parametrize(
+    ("differs", "is_broken"),
+    [
+        ({}, True),
+        ({"complete": True}, False),
+        ({"kind": "tool"}, False),  # a stream of MCP may be resumed elsewhere
+        ({"streamed": False}, False),  # work in the background, which is polled
+        ({"status": 101}, False),  # a WebSocket, which either side may close at any time
+        ({"outcome": "client_closed"}, False),
+        ({"outcome": "server_closed", "kind": "tool", "streamed": False}, True),
+        ({"outcome": "timed_out", "status": 101}, True),
+    ],
+)
+def test_a_broken_answer_is_one_that_its_client_waited_for(differs: dict[str, Any], is_broken: bool) -> None:
+    model: dict[str, Any] = {
+        "kind": "model",
+        "streamed": True,
+        "status": 200,
+        "outcome": "completed",
+        "complete": False,
+    }
+    assert is_answer_broken(**(model | differs)) is is_broken
