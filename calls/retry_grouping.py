@@ -1,7 +1,8 @@
 """Group the exchanges that are one call: retries of a request, and polls of work that continues.
 
 An exchange is a retry of one with the same key shortly before it if an SDK would have retried: after 408, 409, 429 or 5xx,
-or when the connection broke before the answer was complete. A poll (`Call.polls`) belongs to the call whose answer left
+or when the connection broke before the answer was complete. Who left an answer themselves and asks again later than an SDK would
+has decided to ask again: these are two calls. A poll (`Call.polls`) belongs to the call whose answer left
 that work unfinished (`Call.pending`). Exchanges that ran at the same time (hedged requests) are never one call.
 """
 
@@ -13,6 +14,10 @@ from calls.model import Call, Exchange, Outcome, is_answer_broken
 
 RETRY_WITHIN: Final = 90 * 1_000_000_000
 """Nanoseconds. SDKs wait up to a minute before they retry, if the server asks for it."""
+
+RETRY_AFTER_LEAVING: Final = 10 * 1_000_000_000
+"""Nanoseconds after the client itself ended an exchange. No server asks for a wait then, and the SDKs of OpenAI and Anthropic wait eight
+seconds at most (`MAX_RETRY_DELAY` of openai 3.54 and anthropic 2.12)."""
 
 CLOCK_TOLERANCE: Final = 50 * 1_000_000
 """Nanoseconds. A client may see the end of an exchange, and retry, slightly before the worker records that end."""
@@ -42,9 +47,17 @@ class Attempt:
     @property
     def has_failed(self) -> bool:
         """Whether an SDK would retry after this exchange."""
-        if self.status is not None and (self.status in _RETRIED_STATUSES or self.status >= 500):
-            return True
-        return self.outcome in _BROKEN_OUTCOMES and not self.complete
+        return self._has_failed_by_status or (self.outcome in _BROKEN_OUTCOMES and not self.complete)
+
+    @property
+    def retry_within(self) -> int:
+        """The nanoseconds in which a retry of it begins."""
+        has_left = self.outcome == "client_closed" and not self._has_failed_by_status
+        return RETRY_AFTER_LEAVING if has_left else RETRY_WITHIN
+
+    @property
+    def _has_failed_by_status(self) -> bool:
+        return self.status is not None and (self.status in _RETRIED_STATUSES or self.status >= 500)
 
 
 def attempt_of(exchange: Exchange, call: Call) -> Attempt:
@@ -122,8 +135,9 @@ class _Grouping:
         return call
 
     def _retried_call(self, part: Attempt) -> RetryGroup | None:
-        """Return the call that is retried: the first one that had failed by then, within `RETRY_WITHIN`."""
-        waiting = [call for call in self._failed.pop(part.key, ()) if part.started_at - _end_time(call) <= RETRY_WITHIN]
+        """Return the call that is retried: the first one that had failed by then, a short time before."""
+        failed = self._failed.pop(part.key, ())
+        waiting = [call for call in failed if part.started_at - _end_time(call) <= call.parts[-1].retry_within]
         found = next((call for call in waiting if part.started_at - _end_time(call) >= -CLOCK_TOLERANCE), None)
         if found is not None:
             waiting.remove(found)

@@ -62,6 +62,19 @@ def test_a_try_comes_soon() -> None:
     assert group_ids(part(0, status=429), part(1, after=late + 0.001)) == [("0", 1), ("1", 1)]
 
 
+@pytest.mark.parametrize("status", [None, 200])
+def test_who_left_and_asks_again_much_later_has_decided_to(status: int | None) -> None:
+    """A stream that an agent stopped, and the same question 17 s later, are two calls; after a break they are one."""
+    left: dict[str, Any] = {"status": status, "outcome": "client_closed", "complete": False}
+    broken: dict[str, Any] = left | {"outcome": "timed_out"}
+    assert group_ids(part(0, **left), part(1, after=17)) == [("0", 1), ("1", 1)]
+    assert group_ids(part(0, **left), part(1, after=9)) == [("01", 2)], "as an SDK retries after its timeout"
+    assert group_ids(part(0, **broken), part(1, after=17)) == [("01", 2)]
+    assert group_ids(part(0, **left | {"status": 429}), part(1, after=17)) == [("01", 2)], (
+        "the server may have asked for it"
+    )
+
+
 def test_what_ran_at_the_same_time_is_a_hedge_and_stays_two() -> None:
     assert group_ids(part(0, status=500), part(1, after=0.4)) == [("0", 1), ("1", 1)]
     # A client knows of an end a moment before the worker has written it down.
