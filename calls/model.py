@@ -7,7 +7,7 @@ in the isomorphic decoding of WHATWG Infra (one code point for each byte), so th
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from decimal import Decimal
-from typing import Literal
+from typing import Final, Literal
 
 type Json = bool | int | float | Decimal | str | Sequence[Json] | Mapping[str, Json] | None
 
@@ -206,12 +206,20 @@ def has_answer_ended(call: Call) -> bool:
     return call.complete or broken
 
 
-def is_answer_broken(*, kind: str, streamed: bool, status: int | None, outcome: str, complete: bool) -> bool:
-    """Return whether an answer did not reach its own end although its client waited for it.
+FAILED_FINISHES: Final = ("failed", "error", "ERROR")
+"""Finish reasons by which a model says that it failed: of OpenAI's Responses, of OpenRouter and Vercel's gateway, of Cohere."""
+
+
+def is_answer_broken(
+    *, kind: str, streamed: bool, status: int | None, outcome: str, complete: bool, finish_reason: str | None
+) -> bool:
+    """Return whether an answer says that it failed, or did not reach its own end although its client waited for it.
 
     The connection broke; or a model's stream ended in an error, or without its end mark, under a status that says success: providers
     that are overloaded do that. A WebSocket (101) may be closed at any time.
     """
+    if kind == "model" and finish_reason in FAILED_FINISHES:
+        return True
     if complete or outcome == "client_closed":
         return False
     return outcome != "completed" or (kind == "model" and streamed and status is not None and 200 <= status < 300)

@@ -78,6 +78,7 @@ def attempt_of(exchange: Exchange, call: Call) -> Attempt:
             status=exchange.response.status if exchange.response else None,
             outcome=exchange.outcome,
             complete=call.complete,
+            finish_reason=call.finish_reason,
         ),
     )
 

@@ -8,6 +8,8 @@ import hashlib
 from collections.abc import Iterable
 from functools import lru_cache
 
+from calls.model import FAILED_FINISHES
+
 type Trait = tuple[str, str]
 
 
@@ -24,7 +26,8 @@ def trait_numbers(traits: Iterable[Trait]) -> list[int]:
 
 
 HAS_BROKEN_ANSWER = (
-    "(NOT calls.complete AND (calls.outcome IN ('server_closed', 'timed_out', 'refused') OR (calls.outcome = 'completed'"
+    f"((calls.kind = 'model' AND calls.finish_reason IS NOT NULL AND calls.finish_reason IN {FAILED_FINISHES}) OR "
+    "NOT calls.complete AND (calls.outcome IN ('server_closed', 'timed_out', 'refused') OR (calls.outcome = 'completed'"
     " AND calls.kind = 'model' AND calls.streamed AND calls.status BETWEEN 200 AND 299)))"
 )
 """SQL: `calls.model.is_answer_broken`, from the columns of `calls`."""

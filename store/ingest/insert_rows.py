@@ -239,8 +239,13 @@ def is_error(exchange: Exchange, call: Call) -> bool:
     """Whether the exchange has an error status, no response, or an answer that did not end."""
     if exchange.response is None or (status := exchange.response.status) >= 400:
         return True
-    return not call.complete and is_answer_broken(
-        kind=call.kind, streamed=call.streamed, status=status, outcome=exchange.outcome, complete=call.complete
+    return is_answer_broken(
+        kind=call.kind,
+        streamed=call.streamed,
+        status=status,
+        outcome=exchange.outcome,
+        complete=call.complete,
+        finish_reason=call.finish_reason,
     )
 
 

@@ -96,6 +96,7 @@ class StepFacts:
                 status=last.status,
                 outcome=last.outcome,
                 complete=self.complete,
+                finish_reason=self.finish_reason,
             )
         )
 

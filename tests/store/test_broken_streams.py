@@ -14,12 +14,13 @@ from store.retention.facts import LAST_FAILED
 from tests.store.house import PROFILES, House, import_bundle, open_house
 from tests.store.samples import NOON, SECOND, exchange
 
-CAPTURES: Final = Path(__file__).parents[1] / "calls" / "captures" / "anthropic"
+CAPTURES: Final = Path(__file__).parents[1] / "calls" / "captures"
 URL: Final = "https://api.anthropic.com/v1/messages"
 ASKED: Final = b'{"model":"claude-sonnet-4-5","max_tokens":9,"stream":true,"messages":[{"role":"user","content":"hi"}]}'
 
-WHOLE: Final = (CAPTURES / "thinking_and_tools.sse").read_bytes()
-OVERLOADED: Final = (CAPTURES / "overloaded_after_200.sse").read_bytes()
+WHOLE: Final = (CAPTURES / "anthropic" / "thinking_and_tools.sse").read_bytes()
+OVERLOADED: Final = (CAPTURES / "anthropic" / "overloaded_after_200.sse").read_bytes()
+FAILED_RESPONSE: Final = (CAPTURES / "openai_responses" / "failed.sse").read_bytes()
 CUT: Final = WHOLE[: WHOLE.index(b"event: message_delta")]
 """A stream that a proxy on the way has ended, in good order as far as HTTP can tell."""
 
@@ -30,8 +31,10 @@ async def house(tmp_path: Path, database: Database) -> AsyncIterator[House]:
         yield house
 
 
-async def record(house: House, run: str, number: int, stream: bytes, outcome: Outcome = "completed") -> None:
-    made = exchange(number, run=run, url=URL, request=ASKED, response=stream, at=NOON + number * SECOND)
+async def record(
+    house: House, run: str, number: int, stream: bytes, outcome: Outcome = "completed", url: str = URL
+) -> None:
+    made = exchange(number, run=run, url=url, request=ASKED, response=stream, at=NOON + number * SECOND)
     assert made.response is not None
     response = replace(made.response, headers=(("content-type", "text/event-stream"),))
     streamed: Exchange = replace(made, response=response, outcome=outcome)
@@ -51,21 +54,22 @@ async def test_what_ends_in_an_error_under_200_is_among_the_failures(house: Hous
     for number, (run, stream) in enumerate(streams.items(), 1):
         await record(house, run, number, stream)
     await record(house, "left", 4, CUT, outcome="client_closed")
+    await record(house, "response", 5, FAILED_RESPONSE, url="https://api.openai.com/v1/responses")
     await get(house, "stats", group_by="run", settled="true")
 
-    failed = {"overloaded", "cut"}
+    failed = {"overloaded", "cut", "response"}
     for value, expected in (("true", failed), ("false", {"whole", "left"})):
         assert {run["id"] for run in (await get(house, "runs", error=value))["items"]} == expected
         assert {call["run"] for call in (await get(house, "calls", error=value))["items"]} == expected
     by_run = (await get(house, "stats", group_by="run"))["items"]
     assert {item["group"]["run"] for item in by_run if item["errors"]} == failed
-    for run in (*streams, "left"):
+    for run in (*streams, "left", "response"):
         [step] = (await get(house, f"runs/{run}/timeline"))["steps"]
         assert step["failed"] is (run in failed), run
     [step] = (await get(house, "runs/overloaded/timeline"))["steps"]
     assert "verload" in step["error"]
     async with database.connection() as connection:
-        rows = await connection.fetch(LAST_FAILED, "default", [*streams, "left"])
+        rows = await connection.fetch(LAST_FAILED, "default", [*streams, "left", "response"])
     assert {row["run"] for row in rows} == failed, "retention keeps what has failed"
 
 
@@ -78,6 +82,10 @@ async def test_what_ends_in_an_error_under_200_is_among_the_failures(house: Hous
         ({"streamed": False}, False),  # work in the background, which is polled
         ({"status": 101}, False),  # a WebSocket, which either side may close at any time
         ({"outcome": "client_closed"}, False),
+        ({"complete": True, "finish_reason": "failed"}, True),  # OpenAI's Responses
+        ({"outcome": "client_closed", "complete": True, "finish_reason": "failed"}, True),
+        ({"complete": True, "finish_reason": "length"}, False),
+        ({"kind": "tool", "complete": True, "finish_reason": "failed"}, False),
         ({"outcome": "server_closed", "kind": "tool", "streamed": False}, True),
         ({"outcome": "timed_out", "status": 101}, True),
     ],
@@ -89,5 +97,6 @@ def test_a_broken_answer_is_one_that_its_client_waited_for(differs: dict[str, An
         "status": 200,
         "outcome": "completed",
         "complete": False,
+        "finish_reason": None,
     }
     assert is_answer_broken(**(model | differs)) is is_broken

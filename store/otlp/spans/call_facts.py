@@ -158,16 +158,15 @@ class SpannedCall:
 
     @property
     def error(self) -> str | None:
-        """The type of its error: a status, an outcome, `broken_stream` or `tool_error`."""
+        """The type of its error: a status, an outcome, `broken_answer` or `tool_error`."""
         status, outcome = self.shape["status"], self.shape["outcome"]
         if status is not None and status >= 400:
             return str(status)
         if outcome != "completed":
             return str(outcome)
-        if is_answer_broken(
-            **{name: self.shape[name] for name in ("kind", "streamed", "status", "outcome", "complete")}
-        ):
-            return "broken_stream"
+        how_it_ended = ("kind", "streamed", "status", "outcome", "complete", "finish_reason")
+        if is_answer_broken(**{name: self.shape[name] for name in how_it_ended}):
+            return "broken_answer"
         failed = any(as_object(one).get("is_error") is True for one in self.shape.get("tool_results") or ())
         return "tool_error" if failed and self.shape["kind"] == "tool" else None
 

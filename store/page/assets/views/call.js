@@ -108,7 +108,8 @@ function labelOf(facts) {
 }
 
 function Header({ facts, place, steps, move, isCopying, onCopied }) {
-  const isFailed = facts.status === null || facts.status >= 400 || (!facts.complete && (facts.outcome !== "completed" || (facts.kind === "model" && facts.streamed && facts.status < 300 && facts.status !== 101)));
+  const isFailed = facts.status === null || facts.status >= 400 || ["failed", "error", "ERROR"].includes(facts.finish_reason)
+    || (!facts.complete && (facts.outcome !== "completed" || (facts.kind === "model" && facts.streamed && facts.status < 300 && facts.status !== 101)));
   const mayCopy = canReadBodies(useSession());
   const { usage, first_byte_ms: firstByte, executes, run } = facts;
   const amount = (value, name) => (value ? `${tokens(value)} ${name}` : null);
