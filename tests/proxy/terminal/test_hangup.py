@@ -14,6 +14,8 @@ import pytest
 
 from tests.support.service import command, keeping, surroundings
 
+pytestmark = pytest.mark.slow
+
 
 class Terminal:
     """A terminal in which one command runs in the foreground."""
