@@ -16,14 +16,14 @@ from dataclasses import asdict, astuple, dataclass, fields, replace
 class Base(msgspec.Struct):
     one: int
 
-class Derived(Base, frozen=True):
+class Child(Base, frozen=True):
     two: int
 
 @dataclass
 class Plain:
     one: int
 
-def use(struct: Derived, either: Plain | Base, plain: Plain) -> None:
+def use(struct: Child, either: Plain | Base, plain: Plain) -> None:
     replace(plain, one=2)
     asdict(plain)
     msgspec.structs.replace(struct, one=2)
@@ -32,7 +32,7 @@ def use(struct: Derived, either: Plain | Base, plain: Plain) -> None:
     asdict(either)  # wrong
     astuple(struct)  # wrong
     fields(struct)  # wrong
-    fields(Derived)  # wrong
+    fields(Child)  # wrong
 """
 
 
@@ -43,6 +43,6 @@ def test_mypy_refuses_the_functions_of_dataclasses_for_structs(tmp_path: Path) -
     line = [sys.executable, "-m", "mypy", "--config-file", "mypy.ini", "program.py"]
     done = subprocess.run(line, cwd=tmp_path, capture_output=True, text=True, check=False)
     assert done.returncode == 1, done.stdout + done.stderr
-    found = re.findall(r"program\.py:(\d+): error: (?:Base|Derived) is a msgspec\.Struct", done.stdout)
+    found = re.findall(r"program\.py:(\d+): error: (?:Base|Child) is a msgspec\.Struct", done.stdout)
     wrong = [number for number, line in enumerate(PROGRAM.splitlines(), 1) if "# wrong" in line]
     assert list(map(int, found)) == wrong, done.stdout
