@@ -2,6 +2,7 @@
 
 import re
 from collections.abc import Callable, Iterator, Mapping
+from dataclasses import replace
 from decimal import Decimal
 from types import NoneType
 from typing import Final
@@ -70,10 +71,18 @@ def _ignoring(answer: Json, plan: Plan | None) -> Callable[[Json], Json]:
     return lambda value: None if value in ignored else value
 
 
+def without_empty_text(call: Call) -> Call:
+    """Return the call without an empty text beside tool calls.
+
+    A stream of tool calls begins with one at many services; the same answer as a whole has none.
+    """
+    return replace(call, text=None) if call.text == "" and call.tool_calls else call
+
+
 def answer_digest(exchange: Exchange, call: Call, plan: Plan | None = None) -> str:
     """Return the digest of an answer's content, its status and whether it is complete. Binary bodies count by their bytes."""
     response = exchange.response
-    content = answer_meaning(call, plan)
+    content = answer_meaning(without_empty_text(call), plan)
     if content is None and response is not None:
         content = {"bytes": digest(DOMAIN, response.body.data)}
     status = response.status if response else None

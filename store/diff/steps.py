@@ -7,7 +7,7 @@ from typing import Final
 
 from calls.codec.canonical import canonical_parsed_json, digest
 from calls.comparison.alignment import AlignedCall
-from calls.comparison.answer_fingerprint import answer_digest, call_target, new_input
+from calls.comparison.answer_fingerprint import answer_digest, call_target, new_input, without_empty_text
 from calls.derive import clean_unlabelled_answer, derive_keyed_call
 from calls.keys.key import KeyResult, make_key, raw_digest
 from calls.keys.profile import Profiles
@@ -42,8 +42,7 @@ class StepReader:
     def derive_call(self, exchange: Exchange, key: KeyResult) -> Call:
         """Derive the call of an exchange, redacted for display."""
         call = clean_call(derive_keyed_call(clean_unlabelled_answer(exchange, self.clean), key), self.clean)
-        # A stream of tool calls begins with an empty text at many services; the same answer as a whole has none.
-        return replace(call, text=None) if call.tool_calls and not call.text else call
+        return without_empty_text(call)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -39,6 +39,18 @@ def test_the_arguments_of_a_tool_are() -> None:
     assert digest_of(one) != digest_of(other)
 
 
+def test_an_empty_text_beside_tool_calls_is_none() -> None:
+    """A stream has one where the same answer as a whole has null: an agent that begins to stream is no drift of its model."""
+    made = Agent().run("one")[0]
+    call = derive_call(made, PROFILES)
+    assert call.tool_calls
+    assert call.text is None
+    assert answer_digest(made, replace(call, text="")) == answer_digest(made, call)
+    assert answer_digest(made, replace(call, text=" ")) != answer_digest(made, call)
+    wordless, nothing = (replace(call, text=text, tool_calls=()) for text in ("", None))
+    assert answer_digest(made, wordless) != answer_digest(made, nothing)
+
+
 def test_what_a_tool_says_counts_whole() -> None:
     assert digest_of(exchange(response=b'{"id": 1}')) != digest_of(exchange(response=b'{"id": 2}'))
     assert digest_of(exchange(response=b'{"id": 1, "a": 2}')) == digest_of(exchange(response=b'{"a":2,"id":1}'))
