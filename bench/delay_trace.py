@@ -22,6 +22,7 @@ from proxy.lane.tls import Tls
 from proxy.lane.upstream import Upstream
 from proxy.wire.recording_guard import RecordingGuard
 from proxy.worker import process
+from proxy.worker.file_limit import raise_file_limit
 from proxy.worker_config import WorkerConfig
 from store.spool import Spool
 
@@ -94,7 +95,7 @@ def main() -> None:
     for owner, method, step in AFTER:
         note_after(owner, method, step)
     worker = msgspec.convert(config, type=WorkerConfig)
-    process.raise_file_limit()
+    raise_file_limit()
     try:
         asyncio.run(process.main(worker), loop_factory=process._event_loop_factory(worker))
     finally:

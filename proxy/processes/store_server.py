@@ -6,6 +6,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
+from proxy.worker.file_limit import raise_file_limit
+
 if TYPE_CHECKING:
     from calls.keys.profile import Profiles
     from calls.redaction.call import Clean
@@ -30,6 +32,8 @@ def main() -> int:
     # The collector would take a sixth of the time of the imports, and look in vain. What is imported lives to the end.
     gc.disable()
     line = sys.stdin.buffer.readline()
+    # Clients of the API take files, too.
+    raise_file_limit()
     postgres = _start_postgres(line)
     from store.server import main as run_store_server
 

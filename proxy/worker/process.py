@@ -13,7 +13,6 @@ import asyncio
 import importlib
 import json
 import os
-import resource
 import signal
 import sys
 from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
@@ -41,6 +40,7 @@ from proxy.wire.config import EngineConfig, is_loopback
 from proxy.wire.engine import Engine
 from proxy.worker.auto_recorder import AutoRecorder
 from proxy.worker.counters import CountingAnswerer, keep_writing_counts, write_counts
+from proxy.worker.file_limit import raise_file_limit
 from proxy.worker.huge_pages import use_huge_pages
 from proxy.worker_config import WorkerConfig
 from store.active_profiles import load_profiles
@@ -378,12 +378,6 @@ def _event_loop_factory(config: WorkerConfig) -> Callable[[], asyncio.AbstractEv
         return None
     factory: Callable[[], asyncio.AbstractEventLoop] = importlib.import_module("uvloop").new_event_loop
     return factory
-
-
-def raise_file_limit() -> None:
-    """Raise the limit of open files to the system's maximum: each client takes two, and the default is often 1,024."""
-    _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
-    resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
 
 
 def _print_message(message: Mapping[str, Any]) -> None:

@@ -11,7 +11,7 @@ parameters           read and check the parameters of a request
 replay_parameters    read and check the options of a replay or fork
 answers              JSON, lists and bodies as responses
 line_lists           lists as pages, or as lines
-request_bodies       bodies of requests, up to a limit
+limits               what clients may take before they are answered
 spilled_answers      large responses in files
 helper_answers       responses that a helper process makes
 render               make a response in a helper process

@@ -12,8 +12,8 @@ from store.api import problems
 from store.api.deferred_route import DeferredRoute
 from store.api.deps import Deps
 from store.api.guard import Guard, Tokens
+from store.api.limits.request_bodies import RequestBodyLimit
 from store.api.parameters import refuse_unknown_parameters
-from store.api.request_bodies import RequestBodyLimit
 from store.api.routes import (
     audit,
     calls,

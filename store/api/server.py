@@ -4,13 +4,23 @@ import asyncio
 import contextlib
 import socket
 from collections.abc import AsyncIterator, Iterator
+from functools import partial
+from typing import cast
 
 import uvicorn
 from fastapi import FastAPI
 
+from store.api.limits.connections import ApiConnection, connection_limit
+
 GRACE = 2
 """Seconds that open requests have to finish when the store server stops."""
 
+
+BACKLOG = 2048
+"""Connections that the system holds until they are accepted."""
+
+ACCEPTS_PER_TURN = 32
+"""Connections that are accepted in one turn of the event loop: each is a file before `ApiConnection` can count it."""
 
 TICK = 1.0
 """Seconds between two updates of the Date header."""
@@ -26,6 +36,12 @@ class _Server(uvicorn.Server):
     @contextlib.contextmanager
     def capture_signals(self) -> Iterator[None]:
         yield
+
+    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        await super().startup(sockets)
+        for each in sockets or ():
+            # asyncio takes the backlog as the number of connections to accept in a turn, too.
+            each.listen(BACKLOG)
 
     def end(self) -> None:
         """Serve no more."""
@@ -53,11 +69,19 @@ class _Server(uvicorn.Server):
 @contextlib.asynccontextmanager
 async def run_server(app: FastAPI, listener: socket.socket) -> AsyncIterator[None]:
     """Serve the app inside the block; the socket accepts connections from its first line on."""
+    protocol = partial(ApiConnection, waiting={}, limit=connection_limit())
     config = uvicorn.Config(
-        app, log_config=None, access_log=False, server_header=False, lifespan="off", timeout_graceful_shutdown=GRACE
+        app,
+        http=cast("type[asyncio.Protocol]", protocol),
+        log_config=None,
+        backlog=ACCEPTS_PER_TURN,
+        access_log=False,
+        server_header=False,
+        lifespan="off",
+        timeout_graceful_shutdown=GRACE,
     )
     server = _Server(config)
-    listener.listen(config.backlog)
+    listener.listen(BACKLOG)
     async with asyncio.TaskGroup() as group:
         served = group.create_task(server.serve([listener]))
         try:

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from store.api import request_bodies
+from store.api.limits import request_bodies
 from store.api.spilled_answers import TURNS
 from store.database.connection import Database
 from tests.store.house import RUN, House, import_bundle, is_problem, open_house

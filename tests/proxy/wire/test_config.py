@@ -11,7 +11,7 @@ from proxy.errors import Failure
 from proxy.trust.ca import CertificateAuthority, ensure_ca
 from proxy.wire.access import Access
 from proxy.wire.config import EngineConfig, Origin, is_loopback
-from proxy.worker.process import raise_file_limit
+from proxy.worker.file_limit import raise_file_limit
 
 
 @pytest.fixture(scope="module")
