@@ -90,7 +90,8 @@ class RecordingGuard:
 
     Heads of responses and pieces of bodies are reported a moment later, together with those of other exchanges: alone, with
     cold caches, a piece costs several times as much, and the first event of a stream would wait for its head to be redacted.
-    They are always reported before later events of the exchange.
+    They are always reported before later events of the exchange. The busier a worker is, the later it reports them
+    (`Spool.call_soon`), and the more of one stream at a time.
     """
 
     __slots__ = (

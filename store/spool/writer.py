@@ -36,15 +36,18 @@ GROUP_INTERVAL: Final = 0.02
 """Seconds between two groups that are written or synced, while no task waits for one."""
 
 WORK_SLICE: Final = 0.001
-"""Seconds of a group's work after which the event loop passes on what has arrived. The work of 50 streams takes three times as long,
+"""Seconds of scheduled work after which the event loop passes on what has arrived. The work of 50 streams takes three times as long,
 and their next events arrive meanwhile."""
 
-WORK_SHARE: Final = 0.1
-"""The share of the time that a group's work may take. If it takes more, it is done less often, for more records at a time, each
-of which then costs less."""
+WORK_INTERVAL: Final = 0.002
+"""Seconds after which scheduled work is done. What is redacted before the end of a stream arrives does not delay that end."""
+
+WORK_SHARE: Final = 0.05
+"""The share of the time that scheduled work may take. If it takes more, it is done less often, for more records at a time, each of
+which then costs less."""
 
 MAX_WORK_PAUSE: Final = 0.2
-"""Seconds after which a group's work is done at the latest, however long the last one took."""
+"""Seconds after which scheduled work is done at the latest, however long the last work took."""
 
 MAX_INLINE_WRITE: Final = 256 << 10
 """Bytes that the event loop's thread may write itself."""
@@ -106,12 +109,13 @@ class Spool:
         self._queued_bytes = 0
         self._appended = self._written = self._synced = 0
         self._is_write_due = self._is_recount_due = self._has_unsynced = self._is_sync_due = False
-        self._group_work: deque[Callable[[], None]] = deque()
+        self._works: deque[Callable[[], None]] = deque()
+        self._is_work_planned = False
         self._work_seconds = 0.0
-        """How long the current group's work has taken so far."""
+        """How long the current work has taken so far."""
 
         self._work_due = 0.0
-        """When the next work may be done; groups that end before only write and sync."""
+        """Before this time, no further work is done."""
 
         self._is_group_open = False
         """Whether a group has begun, at whose end all records are written and synced."""
@@ -180,55 +184,68 @@ class Spool:
         return self._appended
 
     def call_soon(self, work: Callable[[], None]) -> None:
-        """Call `work` when a group ends, in most cases the current one; records that it appends belong to that group."""
-        self._group_work.append(work)
-        if not self._is_group_open:
-            self._begin_group()
+        """Call `work` a moment later, together with other work; records that it appends are written at once."""
+        self._works.append(work)
+        if not self._is_work_planned:
+            self._plan_work()
+
+    def _plan_work(self) -> None:
+        try:
+            loop = asyncio.get_running_loop()
+        except RuntimeError:
+            # Without an event loop, the threads write and sync everything.
+            self._do_all_work()
+            self._wake(self._to_write)
+        else:
+            self._is_work_planned = True
+            loop.call_later(max(WORK_INTERVAL, self._work_due - time.monotonic()), self._begin_work)
+
+    def _begin_work(self) -> None:
+        self._work_seconds = 0.0
+        self._do_work(len(self._works))
+
+    def _do_work(self, count: int) -> None:
+        """Do so many works, and write the records that they append. What arrives meanwhile is passed on between two slices."""
+        began, goes_on = time.monotonic(), False
+        try:
+            while count and self._works:
+                count -= 1
+                self._works.popleft()()
+                now = time.monotonic()
+                if count and now >= began + WORK_SLICE:
+                    asyncio.get_running_loop().call_soon(self._do_work, count)
+                    self._work_seconds += now - began
+                    goes_on = True
+                    return
+                self._work_due = now + min(MAX_WORK_PAUSE, (self._work_seconds + now - began) / WORK_SHARE)
+        finally:
+            self._is_work_planned = goes_on
+            if self._works and not goes_on:
+                self._plan_work()
+        # If it is not quick, the end of the group writes them.
+        if self._written < self._appended:
+            self.write_now(self._appended)
+
+    def _do_all_work(self) -> None:
+        while self._works:
+            self._works.popleft()()
 
     def _begin_group(self) -> None:
         try:
             loop = asyncio.get_running_loop()
         except RuntimeError:
-            # Without an event loop, the threads write and sync everything.
-            self._run_group_work()
             self._wake(self._to_write)
         else:
             self._is_group_open = True
             loop.call_later(GROUP_INTERVAL, self._end_group)
 
     def _end_group(self) -> None:
-        self._work_seconds = 0.0
-        self._finish_group(len(self._group_work) if time.monotonic() >= self._work_due else 0)
-
-    def _finish_group(self, work_count: int) -> None:
-        """Do so many works of the group, write the records that no task has waited for, and request a sync.
-
-        What arrives meanwhile is passed on between two slices of the work.
-        """
-        began, goes_on = time.monotonic(), False
-        try:
-            while work_count and self._group_work:
-                work_count -= 1
-                self._group_work.popleft()()
-                now = time.monotonic()
-                if work_count and now >= began + WORK_SLICE:
-                    asyncio.get_running_loop().call_soon(self._finish_group, work_count)
-                    self._work_seconds += now - began
-                    goes_on = True
-                    return
-                self._work_due = now + min(MAX_WORK_PAUSE, (self._work_seconds + now - began) / WORK_SHARE)
-        finally:
-            self._is_group_open = goes_on
+        """Write the records that no task has waited for, and request a sync."""
+        self._is_group_open = False
         if self._written < self._appended and not self.write_now(self._appended):
             self._wake(self._to_write)
         if self._has_unsynced:
             self._wake(self._to_sync)
-        if self._group_work:
-            self._begin_group()
-
-    def _run_group_work(self) -> None:
-        while self._group_work:
-            self._group_work.popleft()()
 
     def _wake(self, thread: threading.Condition) -> None:
         with self._lock:
@@ -313,7 +330,7 @@ class Spool:
 
     def close(self) -> int:
         """Write and sync the remaining records and release the spool; return how many could not be written."""
-        self._run_group_work()
+        self._do_all_work()
         with self._lock:
             self._is_closing = True
             self._to_write.notify()

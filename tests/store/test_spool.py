@@ -184,33 +184,59 @@ async def test_work_that_takes_long_is_done_less_often(directory: Path, monkeypa
     now, times, done = 0.0, list[float](), asyncio.Event()
     loop = asyncio.get_running_loop()
     monkeypatch.setattr(writer, "time", SimpleNamespace(**{**vars(time), "monotonic": lambda: now}))
-    monkeypatch.setattr(writer, "MAX_WORK_PAUSE", 0.1)
-    durations = iter([0.001, 0.003, 0.003, 1.0, 0.001])
+    durations = iter([0.0001, 0.001, 0.003, 1.0, 0.001])
 
-    def end_group(_: float, work: Callable[[], None]) -> None:
+    def call_after(seconds: float, work: Callable[[], None]) -> None:
         nonlocal now
-        now += writer.GROUP_INTERVAL
+        now += seconds
         loop.call_soon(work)
 
-    monkeypatch.setattr(loop, "call_later", end_group)
     with Spool(directory) as spool:
+        monkeypatch.setattr(loop, "call_later", call_after)
 
         def work() -> None:
             nonlocal now
-            times.append(round(now, 3))
+            times.append(now)
             if (duration := next(durations, None)) is None:
                 done.set()
             else:
                 now += duration
-                spool.append(b"a record")
                 spool.call_soon(work)
 
         spool.call_soon(work)
         async with asyncio.timeout(60):
             await done.wait()
-        assert spool.written_count == spool.appended_count
-    # After 1 ms at the end of the next group, after 3 ms of the second one, and after a second not later than `MAX_WORK_PAUSE`.
-    assert [round(later - sooner, 3) for sooner, later in pairwise(times)] == [0.021, 0.043, 0.043, 1.1, 0.021]
+    pauses = [0.002 + 0.0001, 0.021, 0.063, 1.0 + writer.MAX_WORK_PAUSE, 0.021]
+    assert [later - sooner for sooner, later in pairwise(times)] == pytest.approx(pauses)
+
+
+async def test_records_are_synced_at_the_end_of_a_group_however_often_work_is_done(
+    directory: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    loop, disk, done, group_ends = asyncio.get_running_loop(), FaultyDisk(), asyncio.Event(), list[Callable[[], None]]()
+    with Spool(directory, disk=disk) as spool:
+        disk.syncs.clear()
+        monkeypatch.setattr(
+            loop,
+            "call_later",
+            lambda seconds, work: group_ends.append(work) if seconds == writer.GROUP_INTERVAL else loop.call_soon(work),
+        )
+        left = 3
+
+        def work() -> None:
+            nonlocal left
+            assert spool.written_count == 3 - left
+            spool.append(b"a record")
+            left -= 1
+            if left:
+                spool.call_soon(work)
+            else:
+                loop.call_soon(done.set)
+
+        spool.call_soon(work)
+        async with asyncio.timeout(60):
+            await done.wait()
+        assert (spool.written_count, disk.syncs, len(group_ends)) == (3, [], 1)
 
 
 async def test_a_spool_that_is_closed_amid_a_groups_work_does_all_of_it(
