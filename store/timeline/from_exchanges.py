@@ -122,6 +122,8 @@ def error_text(exchange: Exchange, answer: Json) -> str:
     if exchange.response is None:
         return f"no response: {exchange.outcome.replace('_', ' ')}"
     reason = exchange.response.reason
+    if exchange.response.status < 400:
+        return "the answer ended without its own end mark"
     return f"HTTP {exchange.response.status} {reason}".strip()
 
 

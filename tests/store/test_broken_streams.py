@@ -68,6 +68,8 @@ async def test_what_ends_in_an_error_under_200_is_among_the_failures(house: Hous
         assert step["failed"] is (run in failed), run
     [step] = (await get(house, "runs/overloaded/timeline"))["steps"]
     assert "verload" in step["error"]
+    [step] = (await get(house, "runs/cut/timeline"))["steps"]
+    assert step["error"] == "the answer ended without its own end mark"
     async with database.connection() as connection:
         rows = await connection.fetch(LAST_FAILED, "default", [*streams, "left", "response"])
     assert {row["run"] for row in rows} == failed, "retention keeps what has failed"
