@@ -141,12 +141,18 @@ class RunGrouping:
         candidates = {name: requesters for name, requesters in candidates.items() if requesters}
         derived, requests = await self._read_related({one.exchange.id: one for one in batch}, related, candidates)
         unread = await self._find_large(set(itertools.chain(*candidates.values())) - requests.keys())
-        moved = [
-            _assign_to_requester(derived[name], related, [requests[one] for one in requesters if one in requests])
-            for name, requesters in candidates.items()
-            # If one of the candidates was not read, it is unknown which of them requested the call.
-            if name in derived and unread.isdisjoint(requesters)
-        ]
+        # If one of the candidates was not read, it is unknown which of them requested the call.
+        read = {name: some for name, some in candidates.items() if name in derived and unread.isdisjoint(some)}
+
+        def assign(name: str, one: DerivedExchange) -> DerivedExchange:
+            return _assign_to_requester(one, related, [requests[other] for other in read[name] if other in requests])
+
+        assigned = {name: assign(name, derived[name]) for name in read}
+        # Few are moved, and only these are needed with their answers.
+        reduced = [name for name in read if assigned[name].previous_run and self._recent.is_reduced(derived[name])]
+        whole = await self._derive_stored(reduced)
+        moved = [one for name, one in assigned.items() if name not in reduced]
+        moved += [assign(name, one) for name, one in whole.items()]
         merged = _merge_moved(batch, moved)
         self._recent.remember(merged)
         return await self._attribute_sessions(merged)
@@ -162,7 +168,9 @@ class RunGrouping:
             if (execution := self._recent.execution(related.outlines[name]))
         }
         requests = {name: found for name in requesters - derived.keys() if (found := self._recent.tool_requests(name))}
-        derived |= await self._derive_stored((requesters | candidates.keys()) - derived.keys() - requests.keys())
+        stored = await self._derive_stored((requesters | candidates.keys()) - derived.keys() - requests.keys())
+        self._recent.remember(stored.values())
+        derived |= stored
         return derived, requests | {name: tool_requests(derived[name]) for name in requesters & derived.keys()}
 
     async def _attribute_sessions(self, batch: list[DerivedExchange]) -> list[DerivedExchange]:

@@ -13,7 +13,7 @@ from typing import Final, NamedTuple
 
 import asyncpg
 
-from calls.model import ToolCall
+from calls.model import Call, ToolCall
 from store.attribution.correlation_ids import HOUR, TOOL_KINDS, id_tie, id_ties, tool_ties, tools_requested_at
 from store.attribution.run_chains import search_range
 from store.call_graph.call_graph import ToolExecution, is_possible_execution
@@ -25,9 +25,9 @@ MAX_ROWS: Final = 1000
 MAX_REQUESTERS: Final = 8
 """Candidates of a tool call at most; if it has more, it is attributed to none."""
 
-MAX_REMEMBERED: Final = 512
+MAX_REMEMBERED: Final = MAX_ROWS
 MAX_REMEMBERED_BODY: Final = 16 << 10
-"""Bytes of the bodies of an exchange that is remembered, so that it need not be read again."""
+"""Bytes of what is remembered of an exchange, so that it need not be read again."""
 
 
 class ExchangeOutline(NamedTuple):
@@ -159,28 +159,28 @@ def tool_requests(derived: DerivedExchange) -> ToolRequests:
 
 
 class RecentRequests:
-    """The most recent tool requests and tool calls, so that they need not be read again."""
+    """The most recent tool requests and tool calls, so that they need not be read again.
+
+    A model call refers to all tool calls of its run before it. What tools answered decides nothing, so of those with large answers
+    only the request is remembered.
+    """
 
     def __init__(self) -> None:
         self._requests: dict[str, ToolRequests] = {}
         self._executions: dict[str, DerivedExchange] = {}
 
     def remember(self, batch: Iterable[DerivedExchange]) -> None:
-        """Remember the small exchanges of a batch."""
+        """Remember the exchanges of a batch, as far as they are small."""
         for one in batch:
             if one.call is None or not one.exchange.response:
                 continue
-            if (
-                one.call.kind == "model"
-                and one.call.tool_calls
-                and one.exchange.response.body.size <= MAX_REMEMBERED_BODY
-            ):
-                _remember(self._requests, one.exchange.id, tool_requests(one))
-            elif (
-                one.call.kind in TOOL_KINDS
-                and one.exchange.request.body.size + one.exchange.response.body.size <= MAX_REMEMBERED_BODY
-            ):
-                _remember(self._executions, one.exchange.id, replace(one, previous_run=None))
+            asked, answered = one.exchange.request.body.size, one.exchange.response.body.size
+            if one.call.kind == "model" and one.call.tool_calls:
+                if min(answered, _arguments_size(one.call)) <= MAX_REMEMBERED_BODY:
+                    _remember(self._requests, one.exchange.id, tool_requests(one))
+            elif one.call.kind in TOOL_KINDS and asked <= MAX_REMEMBERED_BODY:
+                kept = one if asked + answered <= MAX_REMEMBERED_BODY else _without_answer(one)
+                _remember(self._executions, one.exchange.id, replace(kept, previous_run=None))
 
     def tool_requests(self, name: str) -> ToolRequests | None:
         """The remembered tool requests of an exchange."""
@@ -190,6 +190,19 @@ class RecentRequests:
         """A remembered tool call, if it is still in the same run."""
         found = self._executions.get(outline.id)
         return found if found and found.exchange.run == outline.run else None
+
+    def is_reduced(self, derived: DerivedExchange) -> bool:
+        """Whether this is a remembered tool call whose answer is not remembered."""
+        return self._executions.get(derived.exchange.id) is derived and derived.exchange.response is None
+
+
+def _arguments_size(call: Call) -> int:
+    return sum(len(repr(tool.arguments)) for tool in call.tool_calls)
+
+
+def _without_answer(derived: DerivedExchange) -> DerivedExchange:
+    call = derived.call and replace(derived.call, answer=None, text=None, tool_results=())
+    return replace(derived, exchange=replace(derived.exchange, response=None), call=call)
 
 
 def _remember[T](remembered: dict[str, T], name: str, value: T) -> None:

@@ -2,6 +2,7 @@
 
 import itertools
 import json
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
@@ -19,6 +20,7 @@ from store.call_graph.call_graph import (
     tool_search_values,
 )
 from store.database.connection import Database
+from store.foreign.parts import one_chunk_body
 from store.ingest.batch_writer import BatchWriter, DerivedExchange
 from store.query.exchanges import ExchangeQueries
 from store.query.runs import Runs
@@ -251,3 +253,34 @@ def test_whatever_fits_is_found(tool: ToolCall, beside: frozenset[str], called: 
         assert not is_possible_execution(tool, done) or not set(tool_search_values(tool)).isdisjoint(
             execution_search_values(done)
         )
+
+
+async def test_what_tools_returned_is_read_again_once_however_long_the_run_is(database: Database) -> None:
+    """Each model call refers to all tool calls of its run, whose requests decide; answers of megabytes do not."""
+    derivations: Counter[str] = Counter()
+    steps = 12
+
+    def derive(one: Exchange) -> DerivedExchange:
+        derivations[one.id] += 1
+        return DerivedExchange(one, understood(one))
+
+    grouping, writer = RunGrouping(database, derive), BatchWriter(database)
+    made: list[Exchange] = []
+    for step in range(steps):
+        results = [f"call_{earlier}" for earlier in range(step)]
+        asks = turn(2 * step, (f"call_{step}", {"city": f"city {step}"}), brings=results)
+        tool = weather(2 * step + 1, f"city {step}")
+        assert tool.response is not None
+        made += [asks, replace(tool, response=replace(tool.response, body=one_chunk_body(b'"%s"' % (b"rain " * 9000))))]
+    made.append(turn(2 * steps, brings=[f"call_{step}" for step in range(steps)]))
+    for one in made:
+        await writer.write_batch(await grouping.group_batch([DerivedExchange(one, understood(one))]))
+    assert await exchanges_by_run(database) == {run_of(*made): ids(*made)}
+    assert max(derivations.values()) <= 1
+    # After a restart, nothing is remembered.
+    derivations.clear()
+    grouping = RunGrouping(database, derive)
+    for step in range(3):
+        last = turn(2 * steps + 1 + step, brings=[f"call_{earlier}" for earlier in range(steps)])
+        await writer.write_batch(await grouping.group_batch([DerivedExchange(last, understood(last))]))
+    assert max(derivations.values()) <= 1
