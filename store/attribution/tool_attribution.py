@@ -174,13 +174,13 @@ class RecentRequests:
         for one in batch:
             if one.call is None or not one.exchange.response:
                 continue
-            asked, answered = one.exchange.request.body.size, one.exchange.response.body.size
+            request_size, answer_size = one.exchange.request.body.size, one.exchange.response.body.size
             if one.call.kind == "model" and one.call.tool_calls:
-                if min(answered, _arguments_size(one.call)) <= MAX_REMEMBERED_BODY:
+                if min(answer_size, _arguments_size(one.call)) <= MAX_REMEMBERED_BODY:
                     _remember(self._requests, one.exchange.id, tool_requests(one))
-            elif one.call.kind in TOOL_KINDS and asked <= MAX_REMEMBERED_BODY:
-                kept = one if asked + answered <= MAX_REMEMBERED_BODY else _without_answer(one)
-                _remember(self._executions, one.exchange.id, replace(kept, previous_run=None))
+            elif one.call.kind in TOOL_KINDS and request_size <= MAX_REMEMBERED_BODY:
+                decisive = one if request_size + answer_size <= MAX_REMEMBERED_BODY else _without_answer(one)
+                _remember(self._executions, one.exchange.id, replace(decisive, previous_run=None))
 
     def tool_requests(self, name: str) -> ToolRequests | None:
         """The remembered tool requests of an exchange."""
