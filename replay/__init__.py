@@ -6,6 +6,7 @@ script            choose the recorded exchange that answers a request
 session           one replay: its position in a recording, its counts and its report
 answer            the answer that a wire engine sends
 duplex            calls that are answered before their request ends
+refusals          refuse a request in the form that its client reads
 playback          turn a recorded exchange into an answer
 pacing            when each piece of a body is sent
 pinned            the variables that a replay has as they were recorded

@@ -125,9 +125,9 @@ class Replays:
         try:
             session = self._single_session or await self._session_for(self._recording_name(run))
         except UnusableRecording as why:
-            return miss.miss_answer(explain.unusable_recording_miss(run, str(why)))
+            return miss.miss_answer(explain.unusable_recording_miss(run, str(why)), request)
         if session is None:
-            return self._unknown_run_answer(run, never_live=never_live)
+            return self._unknown_run_answer(request, run, never_live=never_live)
         self._note_request(session)
         self._requests[session.id] += 1
         try:
@@ -381,10 +381,10 @@ class Replays:
         self._early_refusals = [one for one in self._early_refusals if one[0] not in (replay, session.recording.run)]
         return session
 
-    def _unknown_run_answer(self, run: str | None, *, never_live: bool) -> Answer | None:
+    def _unknown_run_answer(self, request: Request, run: str | None, *, never_live: bool) -> Answer | None:
         if self.options.on_miss == "live" and not never_live:
             return None
-        return miss.miss_answer(explain.unknown_run_miss(run, (*self._by_run, *self.startup_recordings)))
+        return miss.miss_answer(explain.unknown_run_miss(run, (*self._by_run, *self.startup_recordings)), request)
 
 
 def redact_request(request: Request, redactor: Redactor) -> Request:

@@ -246,7 +246,7 @@ class Session:
         if self.is_interrupted:
             why = explain.interrupted_miss(incoming)
             self._tally.add_miss(miss.miss_entry(why))
-            return miss.miss_answer(why)
+            return miss.miss_answer(why, incoming.request)
         raw = raw_digest(incoming.request)
         key = self._script.key_of(raw) or await self._request_key(incoming.request)
         match = self._script.take_next(key, raw, incoming.actor)
@@ -491,13 +491,13 @@ class Session:
     def _miss_answer(self, incoming: IncomingRequest, why: Miss) -> Answer | None:
         live = incoming.goes_live
         self._tally.add_miss(miss.miss_entry(why), live=live)
-        return None if live else miss.miss_answer(why)
+        return None if live else miss.miss_answer(why, incoming.request)
 
     def _miss_of_waiting_client(self, incoming: IncomingRequest, recorded: RecordedExchange, tier: MatchTier) -> Answer:
         """Turn a hit into a miss because the client waits for more than was recorded."""
         why = explain.client_waits_miss(incoming, recorded, is_instant=self.options.pace == INSTANT)
         self._undo_hit(tier, why)
-        return miss.miss_answer(why)
+        return miss.miss_answer(why, incoming.request)
 
     def _note_client_left(
         self,

@@ -5,7 +5,7 @@ prefix does not answer is answered from later steps of the parent, is refused, o
 """
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any, Final, Literal
 
@@ -19,12 +19,13 @@ from calls.model import Exchange, Json, Request
 from calls.overrides.overrides import Override
 from calls.route import route_request
 from calls.side_effects import SideEffectPolicy
-from replay.answer import Answer, Piece, source_header
+from replay.answer import Answer, source_header
 from replay.forks.hooks import HookAnswer
 from replay.misses.explain import IncomingRequest
 from replay.overrides.prepare import OverrideEditor, prepare_overrides
 from replay.playback import is_websocket
 from replay.recording import build_recording
+from replay.refusals import refusal_answer
 from replay.script import Position, Script, ScriptMatch
 from store.bundle.bundle import Bundle
 from store.call_graph.call_ids import created_ids
@@ -235,22 +236,20 @@ def blocked_answer(request: Request, *, run: str, fork: str) -> Answer:
         f" so it was not sent. To let it go live: playhead fork … --side-effects '{route.method} {route.host}=allow'; to answer it from"
         f" later steps of the record: --side-effects serve-recorded."
     )
-    body = dumps(
-        {
-            "type": "urn:playhead:problem:blocked",
-            "title": "Blocked by the fork's policy for side effects",
-            "status": BLOCKED_STATUS,
-            "detail": detail,
-            "instance": f"urn:playhead:fork:{fork}",
-            "error": {"type": "fork_blocked", "code": "blocked", "message": detail},
-        }
+    members: dict[str, Json] = {
+        "type": "urn:playhead:problem:blocked",
+        "title": "Blocked by the fork's policy for side effects",
+        "status": BLOCKED_STATUS,
+        "detail": detail,
+        "instance": f"urn:playhead:fork:{fork}",
+        "error": {"type": "fork_blocked", "code": "blocked", "message": detail},
+    }
+    answer = refusal_answer(
+        request,
+        status=BLOCKED_STATUS,
+        reason="Forbidden",
+        members=members,
+        message=detail,
+        source=source_header("miss", run=run),
     )
-    headers = (
-        ("Content-Type", "application/problem+json"),
-        ("Content-Length", str(len(body))),
-        ("x-should-retry", "false"),
-        source_header("miss", run=run),
-    )
-    return Answer(
-        status=BLOCKED_STATUS, reason="Forbidden", headers=headers, pieces=(Piece(0, body),), recorded_outcome="refused"
-    )
+    return replace(answer, recorded_outcome="refused")

@@ -328,7 +328,6 @@ def _new_miss(
         nearest=nearest,
         request=excerpt_request(incoming.request),
         page=incoming.miss_page,
-        head_only=incoming.request.method == "HEAD",
     )
 
 

@@ -1,20 +1,19 @@
 """Represent a miss (a request that the recording does not answer) and the response that reports it to the agent.
 
-The body is an RFC 9457 problem with an additional `error` member, in which the SDKs of the model providers look for a
-message. The status is 424, with `x-should-retry: false`, because those SDKs retry on 408, 409, 429 and every 5xx.
+The status is 424, with `x-should-retry: false`, because the SDKs of the model providers retry on 408, 409, 429 and every 5xx.
 """
 
-from typing import Final, Literal
+from typing import Literal
 from urllib.parse import quote
 
 import msgspec
 from msgspec.structs import asdict
 
-from calls.codec.json import dumps
 from calls.keys.divergence import Difference
-from calls.model import Json
+from calls.model import Json, Request
 from calls.project_runs import DEFAULT_PROJECT, split_run_name
-from replay.answer import Answer, Piece, source_header
+from replay.answer import Answer, source_header
+from replay.refusals import refusal_answer
 
 type Reason = Literal[
     "no_match",
@@ -31,15 +30,6 @@ type Reason = Literal[
 in tests that give their answers themselves."""
 
 MISS_STATUS = 424
-
-_FAILED_PRECONDITION: Final = 9
-"""gRPC's code for a miss. Clients do not retry after it."""
-
-_GRPC_MESSAGE_CHARACTERS: Final = "".join(chr(code) for code in range(0x20, 0x7F) if chr(code) != "%")
-"""Characters that gRPC does not percent-encode in a message."""
-
-_MAX_GRPC_MESSAGE: Final = 2000
-"""Maximum bytes of such a message. Clients take 8 KiB of header fields, and an encoded byte takes three."""
 
 MISS_TITLES: dict[Reason, str] = {
     "no_match": "No recorded answer for this request",
@@ -100,9 +90,6 @@ class Miss(msgspec.Struct, frozen=True, kw_only=True):
     page: str | None = None
     """The address of the web page about the miss; None where no store server has it."""
 
-    head_only: bool = False
-    """True for a HEAD request, whose answer has no body."""
-
 
 def miss_page(page: str, replay: str) -> str:
     """Return the address of the web page about a replay's misses; `replay` is its full name."""
@@ -111,32 +98,16 @@ def miss_page(page: str, replay: str) -> str:
     return f"{page}/misses/{quote(name, safe=':')}{query}"
 
 
-def miss_answer(miss: Miss) -> Answer:
-    """The response that the agent gets."""
-    if miss.request is not None and (miss.request.content_type or "").lower().startswith("application/grpc"):
-        return _grpc_answer(miss, miss.request.content_type or "")
-    body = dumps(problem_body(miss))
-    headers = (
-        ("Content-Type", "application/problem+json"),
-        ("Content-Length", str(len(body))),
-        ("x-should-retry", "false"),
-        source_header("miss", run=miss.run or "", step=miss.number),
+def miss_answer(miss: Miss, request: Request | None = None) -> Answer:
+    """The response that the agent gets to its request, in the form that its client reads."""
+    return refusal_answer(
+        request,
+        status=MISS_STATUS,
+        reason="Failed Dependency",
+        members=problem_body(miss),
+        message=_message(miss),
+        source=source_header("miss", run=miss.run or "", step=miss.number),
     )
-    pieces = () if miss.head_only else (Piece(0, body),)
-    return Answer(status=MISS_STATUS, reason="Failed Dependency", headers=headers, pieces=pieces)
-
-
-def _grpc_answer(miss: Miss, content_type: str) -> Answer:
-    """The response for a client of gRPC, which reads nothing but its own fields, and prefers them to the status of HTTP."""
-    message = _message(miss).encode()[:_MAX_GRPC_MESSAGE].decode(errors="ignore")
-    headers = (
-        ("Content-Type", content_type),
-        ("grpc-status", str(_FAILED_PRECONDITION)),
-        ("grpc-message", quote(f"playhead: replay_miss: {message}", safe=_GRPC_MESSAGE_CHARACTERS)),
-        ("x-should-retry", "false"),
-        source_header("miss", run=miss.run or "", step=miss.number),
-    )
-    return Answer(status=MISS_STATUS, reason="Failed Dependency", headers=headers)
 
 
 def _message(miss: Miss) -> str:

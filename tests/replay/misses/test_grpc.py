@@ -5,7 +5,8 @@ from urllib.parse import unquote
 import pytest
 
 from calls.model import Headers
-from replay.misses.miss import Miss, MissedRequest, miss_answer
+from replay.forks.fork import blocked_answer
+from replay.misses.miss import Miss, miss_answer
 from tests.replay.strategies import exchange, ok, post
 from tests.replay.test_session import answer_request, session_of
 
@@ -31,9 +32,17 @@ async def test_a_miss_says_why_in_the_fields_of_grpc(content_type: str) -> None:
 
 
 def test_a_long_reason_fits_into_the_fields_that_clients_take() -> None:
-    request = MissedRequest(method="POST", url=URL, content_type="application/grpc", size=0, body="")
-    why = Miss(replay="r", run="run-1", reason="no_match", detail="\u00fc" * 5000, fix="record again", request=request)
-    assert sum(len(name) + len(value) + 32 for name, value in miss_answer(why).headers) < 8192
+    why = Miss(replay="r", run="run-1", reason="no_match", detail="\u00fc" * 5000, fix="record again")
+    answer = miss_answer(why, post(URL, b"x", _grpc()))
+    assert sum(len(name) + len(value) + 32 for name, value in answer.headers) < 8192
+
+
+def test_what_a_fork_blocks_is_told_so_too() -> None:
+    answer = blocked_answer(post(URL, b"x", _grpc()), run="run-1", fork="fork-1")
+    fields = dict(answer.headers)
+    assert (answer.status, answer.body, fields["grpc-status"]) == (403, b"", "7")  # PERMISSION_DENIED
+    assert "so it was not sent" in unquote(fields["grpc-message"])
+    assert answer.recorded_outcome == "refused"
 
 
 async def test_what_is_left_of_a_deadline_makes_no_difference() -> None:
@@ -44,9 +53,3 @@ async def test_what_is_left_of_a_deadline_makes_no_difference() -> None:
     assert answer.body == b"x"
     assert "match=strict" in dict(answer.headers)["Playhead"]
     assert session.report()["drift"] == []
-
-
-async def test_other_clients_get_a_problem() -> None:
-    answer = await answer_request(session_of(exchange(post(URL, b"a"), ok(b"x"))), post(URL, b"b"))
-    assert dict(answer.headers)["Content-Type"] == "application/problem+json"
-    assert answer.body

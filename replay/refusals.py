@@ -1,0 +1,96 @@
+"""Make the answer that refuses a request in the form in which its client looks for the reason.
+
+Most clients get an RFC 9457 problem with an additional `error` member, in which the SDKs of the model providers look for a
+message. A client of JSON-RPC (MCP, A2A) reads a body only if it is an error of JSON-RPC with the id of its request, and a
+client of gRPC reads nothing but its own fields.
+"""
+
+from collections.abc import Mapping
+from typing import Final
+from urllib.parse import quote
+
+from calls.codec.json import InvalidJson, dumps, parse_json_leniently
+from calls.dialects.protocols.jsonrpc import may_be_json_rpc
+from calls.model import Json, Request, header
+from replay.answer import Answer, Piece
+
+_GRPC_CODES: Final = {403: 7}
+"""gRPC's code for a status of HTTP: PERMISSION_DENIED. The default is FAILED_PRECONDITION. Clients retry neither."""
+
+_FAILED_PRECONDITION: Final = 9
+
+_GRPC_MESSAGE_CHARACTERS: Final = "".join(chr(code) for code in range(0x20, 0x7F) if chr(code) != "%")
+"""Characters that gRPC does not percent-encode in a message."""
+
+_MAX_GRPC_MESSAGE: Final = 2000
+"""Maximum bytes of such a message. Clients take 8 KiB of header fields, and an encoded byte takes three."""
+
+_JSON_RPC_CODE: Final = -32000
+"""The first of the codes that JSON-RPC leaves to servers."""
+
+
+def refusal_answer(
+    request: Request | None,
+    *,
+    status: int,
+    reason: str,
+    members: Mapping[str, Json],
+    message: str,
+    source: tuple[str, str],
+) -> Answer:
+    """Return the refusal of a request (None where it is unknown). `members` is its problem, `message` what a person reads."""
+    kind = (header(request.headers, "content-type") or "").lower() if request is not None else ""
+    if kind.startswith("application/grpc"):
+        headers = (
+            ("Content-Type", kind),
+            ("grpc-status", str(_GRPC_CODES.get(status, _FAILED_PRECONDITION))),
+            ("grpc-message", _grpc_message(members, message)),
+        )
+        body = b""
+    else:
+        rpc_id = _json_rpc_id(request) if request is not None else None
+        body = dumps(members if rpc_id is None else _json_rpc_error(rpc_id, members, message))
+        media_type = "application/problem+json" if rpc_id is None else "application/json"
+        headers = (("Content-Type", media_type), ("Content-Length", str(len(body))), ("x-should-retry", "false"))
+    is_bodiless = not body or (request is not None and request.method == "HEAD")
+    return Answer(
+        status=status,
+        reason=reason,
+        headers=(*headers, source),
+        pieces=() if is_bodiless else (Piece(0, body),),
+    )
+
+
+def _grpc_message(members: Mapping[str, Json], message: str) -> str:
+    text = f"playhead: {_error_type(members)}: {message}".encode()[:_MAX_GRPC_MESSAGE].decode(errors="ignore")
+    return quote(text, safe=_GRPC_MESSAGE_CHARACTERS)
+
+
+def _error_type(members: Mapping[str, Json]) -> Json:
+    error = members.get("error")
+    return error.get("type") if isinstance(error, Mapping) else None
+
+
+def _json_rpc_id(request: Request) -> str | int | None:
+    """Return the id of a call by JSON-RPC; None if the request is none, or several in one."""
+    if not may_be_json_rpc(request.body.data):
+        return None
+    try:
+        message = parse_json_leniently(request.body.data)
+    except InvalidJson:
+        return None
+    if not isinstance(message, Mapping) or message.get("jsonrpc") != "2.0" or "method" not in message:
+        return None
+    rpc_id = message.get("id")
+    return rpc_id if isinstance(rpc_id, str | int) else None
+
+
+def _json_rpc_error(rpc_id: str | int, members: Mapping[str, Json], message: str) -> dict[str, Json]:
+    """Return the members as an error of JSON-RPC, whose code is a number. Its clients ignore the other members."""
+    error: dict[str, Json] = {
+        "type": _error_type(members),
+        "code": _JSON_RPC_CODE,
+        "message": message,
+        "data": members.get("error"),
+    }
+    return {"jsonrpc": "2.0", "id": rpc_id, **members, "error": error}
