@@ -104,13 +104,12 @@ class LayeredScanner:
         if self._rest or self._view or base64 is None or not base64.is_idle:
             return False
         text = self._held + data if self._held else data
-        name = self._tokens.find_name(text)
+        name = self._tokens.try_pass_on(text)
         if name == CHANGEABLE:
             return False
         if name == CONTEXT:
             self._held = text
             return True
-        self._tokens.pass_on(text, name)
         self._held = b""
         base64.skip(text)
         self._taken += len(text)

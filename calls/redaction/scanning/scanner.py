@@ -305,17 +305,18 @@ class Scanner:
         keeps = before[-1:] == b"\n" or len(data) >= LOOKBEHIND
         self._before = (data if keeps else before + data)[-LOOKBEHIND:] or b"\n"
 
-    def find_name(self, data: bytes) -> int:
-        """Return what may begin in the held text and the next piece of a model's output (`RuleTable.find_name`)."""
-        return CHANGEABLE if self._inside else self._table.find_name(self._before[-1:] + self._rest + data)
-
-    def pass_on(self, data: bytes, name: int) -> None:
-        """Accept the next piece, in which at most a name begins."""
+    def try_pass_on(self, data: bytes) -> int:
+        """Accept the next piece of a model's output if at most a name begins in it; return `RuleTable.find_name` of it."""
+        if self._inside:
+            return CHANGEABLE
         text = self._before[-1:] + self._rest + data
-        end = len(text) if name < 0 else name
-        self.decided_to += end - 1
-        self._rest = text[end:]
-        self._before = (self._before[-LOOKBEHIND:] + text[1:end])[-LOOKBEHIND:]
+        name = self._table.find_name(text)
+        if name >= -1:
+            end = len(text) if name < 0 else name
+            self.decided_to += end - 1
+            self._rest = text[end:]
+            self._before = (self._before[-LOOKBEHIND:] + text[1:end])[-LOOKBEHIND:]
+        return name
 
     @property
     def unchanged_to(self) -> int:

@@ -78,6 +78,11 @@ class StreamedText:
             return at
         return min(at, part)
 
+    @property
+    def is_settled(self) -> bool:
+        """Whether nothing of what was fed may still change, even at the end."""
+        return not (self._buffer or self._carried_stream or self._search.channels.is_pending)
+
     def feed(self, data: bytes, *, last: bool = False) -> list[Slice]:
         """Feed the next piece; return the edits. `last`: decide everything."""
         if self._is_inert:
