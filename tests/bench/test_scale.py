@@ -2,7 +2,8 @@
 
 import pytest
 
-from bench.scale import ABSENT, ingest_ratios, options, queries
+from bench.scale import ingest_ratios, options
+from bench.scale_queries import ABSENT, queries
 from bench.scale_rows import CASE, DAY, case_of, run_exchanges, run_name
 from calls.derive import derive_call
 from store.active_profiles import load_profiles
