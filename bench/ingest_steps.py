@@ -75,6 +75,7 @@ STEPS: Sequence[tuple[str, object, str]] = (
     ("texts for the index", FreshTexts, "note_call"),
     ("words", store.search.index, "_rows_of"),
     ("words", store.search.index, "_rows_of_texts"),
+    ("words", store.search.index, "_group_columns"),
 )
 """Names of steps, and the functions that they are. One that this checkout does not have is left out."""
 

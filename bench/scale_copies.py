@@ -8,6 +8,8 @@ those that ingest writes; sizes are therefore reported for the recorded runs as 
 
 import asyncio
 import datetime as dt
+import hashlib
+import uuid
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Final
 
@@ -15,8 +17,9 @@ import asyncpg
 
 from bench.scale_rows import DAY, HOUR, run_name
 from store.database.connection import Database
-from store.database.tables import PARTITIONED, metadata
+from store.database.tables import PARTITIONED, metadata, text_groups
 from store.ingest.partitions import Partitions
+from store.search.groups import GroupText, make_group, read_group
 
 PROOF: Final = ("chains", "chain_records", "tree_leaves", "tree_tiles", "checkpoints", "anchors")
 NOT_COPIED: Final = frozenset(
@@ -32,7 +35,7 @@ NOT_COPIED: Final = frozenset(
             "objects",
             "object_uses",
         ),
-        *("day_sums", "summed_days"),
+        *("day_sums", "summed_days", "model_days", "model_answers", "canaries"),
         *PROOF,
     )
 )
@@ -69,6 +72,8 @@ def copy_statements(runs: int, number: int, earlier: int) -> Iterator[str]:
             values = [_value(table.name, name, runs * number, earlier) for name in names]
             run = "id" if table.name == "runs" else "run"
             order = ", ".join(column.name for column in table.primary_key)
+            if table is text_groups:
+                continue
             yield (
                 f"INSERT INTO {table.name} ({', '.join(names)}) SELECT {', '.join(values)} FROM {table.name}"  # our own names
                 f" WHERE {run} BETWEEN '{run_name(0)}' AND '{run_name(runs - 1)}' ORDER BY {order}"
@@ -79,6 +84,8 @@ def _value(table: str, column: str, shift: int, earlier: int) -> str:
     """The value of a column in a copy, as SQL."""
     if column in _WORD_COLUMNS or (table, column) == ("runs", "id"):
         return _RUN.format(column, shift)
+    if column == "text_group":
+        return f"md5({column}::text || '{shift}')::uuid"
     if column in ("id", "call"):
         return _ID.format(column, earlier // 1_000_000, column)
     if column in _TIMES or (table, column) == ("runs", "ended_at"):
@@ -87,6 +94,35 @@ def _value(table: str, column: str, shift: int, earlier: int) -> str:
         # No run of the recorded morning, nor of its copies, is in two days.
         return f"(day - {-(-earlier // DAY)})::date"
     return {"incarnation": "gen_random_uuid()", "salt": "NULL"}.get(column, column)
+
+
+async def _copy_groups(connection: asyncpg.Connection, runs: int, shift: int, earlier: int) -> None:
+    """Copy the groups of texts of the first `runs` runs. The calls in them are in a form that PostgreSQL cannot read."""
+    rows = await connection.fetch(GROUPS, run_name(0), run_name(runs - 1))
+    days = dt.timedelta(days=-(-earlier // DAY))
+    copies = []
+    for row in rows:
+        texts = [
+            GroupText(
+                one.hash,
+                uuid.UUID(int=one.call.int - (earlier // 1_000_000 << 80)),
+                one.started_at - earlier,
+                one.role,
+                one.text,
+            )
+            for one in read_group(row["texts"])
+        ]
+        name = uuid.UUID(hashlib.md5(f"{row['id']}{shift}".encode(), usedforsecurity=False).hexdigest())
+        run = run_name(int(row["run"].removeprefix("run-")) + shift)
+        copies.append((row["project"], run, row["day"] - days, name, *make_group(texts)))
+    await connection.executemany(INSERT_GROUP, copies, timeout=3600)
+
+
+GROUPS: Final = "SELECT project, run, day, id, texts FROM text_groups WHERE run BETWEEN $1 AND $2 ORDER BY run, day, id"
+
+INSERT_GROUP: Final = """
+INSERT INTO text_groups (project, run, day, id, newest_at, words, texts) VALUES ($1, $2, $3, $4, $5, $6::text::tsvector, $7)
+"""
 
 
 def copy_runs(dsn: str, *, runs: int, copies: int, days: int, newest: int) -> None:
@@ -106,6 +142,7 @@ async def _copy_runs(dsn: str, runs: int, places: Sequence[int], newest: int) ->
                 async with connection.transaction():
                     for statement in copy_statements(runs, number, earlier):
                         await connection.execute(statement, timeout=3600)
+                    await _copy_groups(connection, runs, runs * number, earlier)
             await connection.execute("SET maintenance_work_mem = '1GB'")
             for index in indexes:
                 await connection.execute(index["definition"].replace(" ON ONLY ", " ON "), timeout=3600)

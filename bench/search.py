@@ -22,7 +22,7 @@ import asyncpg
 from bench.figures import Spread, machine, print_json
 from store.embedded.postgres import ensure_server
 from store.search.query import InvalidQuery, SearchQuery
-from store.search.words import word_vector
+from store.search.words import word_list
 
 PIECE: Final = 1000
 """Characters of a text."""
@@ -93,7 +93,7 @@ class OurWords:
 
     def stored_form(self, text: str) -> str:
         """What is sent to Postgres of a text."""
-        return word_vector(text)
+        return " ".join(f"'{word}':{place}" for place, word in enumerate(word_list(text), 1) if word)
 
     def condition(self, query: str) -> tuple[str, list[str]]:
         """The condition in SQL, and its parameters."""

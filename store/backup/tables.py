@@ -23,6 +23,8 @@ MADE_ANEW: Final = frozenset(
         "feed",
         "feed_positions",
         "texts",
+        "text_groups",
+        "text_hashes",
         "call_sums",
         "run_totals",
         "day_sums",

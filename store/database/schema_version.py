@@ -2,5 +2,5 @@
 
 from typing import Final
 
-SCHEMA: Final = "0025"
+SCHEMA: Final = "0026"
 """The version of the tables, which is that of the newest migration (checked by a test)."""

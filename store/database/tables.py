@@ -476,7 +476,39 @@ texts = Table(
     Index(None, "project", "day", "started_at"),
     Index("texts_words_idx", "words", postgresql_using="gin"),
     postgresql_partition_by="RANGE (day)",
-    comment="What was said in a run, each text once, for searches. Made from `exchanges`, a moment later.",
+    comment="What was said in a run, as it was stored before there were `text_groups`. Nothing is added.",
+)
+
+text_groups = Table(
+    "text_groups",
+    metadata,
+    Column("project", Text, nullable=False),
+    Column("run", Text, nullable=False),
+    Column("day", Date, nullable=False),  # the UTC day in the ids of its calls
+    Column("id", Uuid, nullable=False),
+    Column("newest_at", BigInteger, nullable=False),  # when the newest of its calls began
+    Column("words", TSVECTOR, nullable=False),  # those of all its texts, without places: `search.words`
+    Column("texts", LargeBinary, nullable=False),  # `search.groups`, in a form of `blobs`
+    _primary_key("run", "day", "id"),
+    # Words that most texts have are found by walking the newest groups, the others by their index.
+    Index(None, "project", "day", "newest_at"),
+    Index("text_groups_words_idx", "words", postgresql_using="gin"),
+    postgresql_partition_by="RANGE (day)",
+    comment="What was said in a run, some texts together, for searches. Made from `exchanges`, a moment later.",
+)
+
+text_hashes = Table(
+    "text_hashes",
+    metadata,
+    Column("project", Text, nullable=False),
+    Column("run", Text, nullable=False),
+    Column("day", Date, nullable=False),
+    Column("hash", LargeBinary, nullable=False),  # SHA-256 of role and text, cut to 16 bytes
+    Column("call", Uuid, nullable=False),  # the first call of the run, on that day, that has it
+    Column("text_group", Uuid, nullable=False),  # where it is in `text_groups`
+    _primary_key("run", "day", "hash"),
+    postgresql_partition_by="RANGE (day)",
+    comment="Which texts `text_groups` has, so that each is stored once.",
 )
 
 audit_log = Table(
@@ -624,8 +656,11 @@ canaries = Table(
     comment="Models that are asked the same again and again: counts and digests of their answers.",
 )
 
-PARTITIONED = (exchanges, calls, parts, texts)
-"""The tables with daily partitions."""
+GROWING = (exchanges, calls, parts, text_groups, text_hashes)
+"""The tables that get daily partitions."""
+
+PARTITIONED = (*GROWING, texts)
+"""The tables with daily partitions. Of days that are newer or older than a version of the tables, some have none."""
 
 
 def _alter_column(table: Table, column: str, change: str) -> None:
@@ -640,11 +675,12 @@ for _table, _columns in (
     (calls, ("summary",)),
     (feed, ("entries",)),
     (texts, ("text", "words")),
+    (text_groups, ("words", "texts")),
 ):
     for _column in _columns:
         _alter_column(_table, _column, "STORAGE EXTERNAL")
 
-UNCOUNTED = {"texts": "words"}
+UNCOUNTED = {"texts": "words", "text_groups": "words"}
 """Columns of which Postgres makes no statistics. Partitions do not inherit that."""
 
 for _name, _column in UNCOUNTED.items():

@@ -9,7 +9,7 @@ import asyncpg
 
 from store.database.connection import MIGRATION_LOCK, Database
 from store.database.partition_tables import create_partition_table
-from store.database.tables import PARTITIONED, parts, texts
+from store.database.tables import GROWING, calls, exchanges
 
 DAYS_AHEAD = 7
 OLDEST_DAY = dt.date(2000, 1, 1)
@@ -76,7 +76,7 @@ DROPPED = (
 
 async def _create_partition(connection: asyncpg.Connection, day: dt.date) -> None:
     await connection.execute("SELECT pg_advisory_xact_lock($1)", MIGRATION_LOCK)
-    for table in PARTITIONED:
+    for table in GROWING:
         name = f"{table.name}_{day:%Y%m%d}"
         if await connection.fetchval("SELECT to_regclass($1)", name) is None:
             # Attached, because creating it as a partition would lock the whole table against readers.
@@ -95,10 +95,10 @@ def partition_bounds(table: object, day: dt.date) -> str:
 def partition_check(table: object, day: dt.date) -> str:
     """The same bounds as a condition on the rows of the table."""
     first, last = _range_of(table, day)
-    column = "day" if table in (parts, texts) else "id"
+    column = "id" if table in (exchanges, calls) else "day"
     return f"{column} IS NOT NULL AND {column} >= '{first}' AND {column} < '{last}'"
 
 
 def _range_of(table: object, day: dt.date) -> tuple[object, object]:
     following = day + dt.timedelta(days=1)
-    return (day, following) if table in (parts, texts) else (first_id_of(day), first_id_of(following))
+    return (first_id_of(day), first_id_of(following)) if table in (exchanges, calls) else (day, following)

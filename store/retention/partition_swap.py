@@ -31,7 +31,7 @@ REWRITE_TIMEOUT: Final = 3600.0
 """Seconds that copying a day may take."""
 
 SWAP_LOCK_TIMEOUT: Final = "150ms"
-"""How long to wait for queries of one table before the swap; others wait behind it. All four together wait less than Postgres'
+"""How long to wait for queries of one table before the swap; others wait behind it. All together wait less than Postgres'
 deadlock_timeout (1 s), so that a query which uses the tables in another order is never ended as a deadlock."""
 
 SWAP_TRIES: Final = 40
@@ -122,8 +122,8 @@ async def _replace_day(database: Database, day: dt.date, swap_tries: int = SWAP_
 
 
 async def _replace_tables(connection: asyncpg.Connection, day: dt.date, swap_tries: int) -> Way:
-    tables = [(table, f"{table.name}_{day:%Y%m%d}") for table in PARTITIONED]
     await lock_day(connection, day)
+    tables = await _day_tables(connection, day)
     # Nobody else writes to them now; should somebody who did not lock the day try, they wait.
     for _, name in tables:
         await connection.execute(f"LOCK TABLE ONLY {name} IN SHARE ROW EXCLUSIVE MODE")
@@ -135,6 +135,12 @@ async def _replace_tables(connection: asyncpg.Connection, day: dt.date, swap_tri
         await _swap_table(connection, table, name, day, is_kept=any(copied))
     await connection.execute("DELETE FROM expirations WHERE day = $1", day)
     return "rewritten" if any(copied) else "dropped"
+
+
+async def _day_tables(connection: asyncpg.Connection, day: dt.date) -> list[tuple[Table, str]]:
+    """The tables that have a partition of the day, and their partitions."""
+    names = {f"{table.name}_{day:%Y%m%d}": table for table in PARTITIONED}
+    return [(names[row["name"]], row["name"]) for row in await connection.fetch(EXISTING, list(names))]
 
 
 async def _lock_tables(connection: asyncpg.Connection, tries: int) -> None:
@@ -185,8 +191,7 @@ async def delete_rows(database: Database, day: dt.date) -> None:
             async with connection.transaction():
                 await share_days(connection, [day])
                 if row["part"] == "run":
-                    for table in PARTITIONED:
-                        name = f"{table.name}_{day:%Y%m%d}"
+                    for _, name in await _day_tables(connection, day):
                         await connection.execute(
                             f"DELETE FROM {name} WHERE project = $1 AND run = $2",  # noqa: S608 - a table of ours
                             row["project"],
@@ -211,6 +216,8 @@ async def _day_size(database: Database, day: dt.date) -> int:
         )
     return size
 
+
+EXISTING = "SELECT name FROM unnest($1::text[]) WITH ORDINALITY AS one (name, n) WHERE to_regclass(name) IS NOT NULL ORDER BY n"
 
 ERASED_DAYS = "SELECT DISTINCT day FROM expirations WHERE part = 'erased' ORDER BY day"
 

@@ -1,52 +1,51 @@
-"""Keep the index of words: the texts of each call, each once for its run and day, at the first call that has it."""
+"""Keep the index of words: the texts of each call, each once for its run and day, at the first call that has it.
+
+Texts of a run that are indexed at the same time are stored as groups (`store.search.groups`).
+"""
 
 import asyncio
 import datetime as dt
 import uuid
-from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Collection, Iterable, Sequence
 from itertools import batched
 from typing import Final
 
 import asyncpg
 
 from calls.model import Call, Exchange
-from store.database.blobs import CorruptData, pack
+from store.database.blobs import CorruptData
 from store.database.connection import Database
 from store.database.day_locks import share_any_day, share_days
 from store.database.rows import storable_text
-from store.database.tables import texts as texts_table
 from store.feed.entries import CallStored, RunDeleted
 from store.feed.feed import FeedRow
-from store.ingest.array_text import array_text, columns_of, parameter_type
+from store.ingest.array_text import array_text
 from store.ingest.partitions import Partitions, day_of
 from store.large.summary import read_summary
 from store.query.exchanges import ExchangeQueries
 from store.search.call_texts import CallText, call_texts, summary_texts
 from store.search.fresh_texts import FreshTexts
+from store.search.groups import GroupText, StoredGroup, divide_texts, make_group, read_group
 from store.search.text_hash import hash_text
-from store.search.words import word_vector
 
 BATCH: Final = 20
 """Calls whose bodies are held at a time."""
 
 REBUILD_BATCH: Final = 100
 
-FRESH_BATCH: Final = 200
+FRESH_BATCH: Final = 256
 """Texts that are divided into words and inserted in one transaction."""
 
-COUNTED_FROM: Final = 1 << 20
-"""Bytes of a partition, without TOAST, from which its texts are counted: a thousand texts, about."""
+TABLES: Final = ("text_hashes", "text_groups", "texts")
 
 type _Scope = tuple[str, dt.date]
 """Run and day."""
 
-type _TextPlace = tuple[str, dt.date, bytes]
-"""Run, day and hash."""
+type _Texts = dict[tuple[_Scope, bytes], GroupText]
+"""Texts by their scope and hash."""
 
-type _FoundText = tuple[_Scope, tuple[str, int], str, str]
-"""Scope, call with its time, role and the text as it is stored."""
-
-type _TextRow = tuple[str, str, dt.date, bytes, str, int, str, bytes, str]
+type _Groups = dict[uuid.UUID, tuple[_Scope, list[GroupText]]]
+"""Groups of texts by their ids."""
 
 
 class TextIndex:
@@ -69,11 +68,11 @@ class TextIndex:
         for entry in (entry for row in rows for entry in row.entries):
             if isinstance(entry, RunDeleted):
                 if not entry.is_expired:
-                    await self._execute("DELETE FROM texts WHERE project = $1 AND run = $2", project, entry.run)
+                    await self._delete("run = $2", project, entry.run)
             elif isinstance(entry, CallStored):
                 calls[entry.id] = None
                 if entry.previous_run is not None:
-                    await self._execute(DELETE_MOVED, project, entry.previous_run, uuid.UUID(entry.id))
+                    await self._remove_call(project, entry.previous_run, entry.id)
         await self._index_fresh(project, calls)
         if calls:
             await self.index_calls(project, calls)
@@ -82,20 +81,20 @@ class TextIndex:
         """Index the calls whose texts are held, and remove them from `calls`."""
         if self._fresh is None or not (fresh_calls := self._fresh.take_calls(project, calls)):
             return
-        texts: dict[_TextPlace, _FoundText] = {}
-        for one in sorted(fresh_calls.values(), key=lambda one: (one.started_at, one.id)):
+        texts: _Texts = {}
+        # Run by run, so that the texts of a run are together.
+        for one in sorted(fresh_calls.values(), key=lambda one: (one.run, one.started_at, one.id)):
+            call = uuid.UUID(one.id)
             for digest, role, text in one.texts:
-                place = (one.run, one.day, digest)
-                texts.setdefault(place, ((one.run, one.day), (one.id, one.started_at), role, text))
-        # Without asking which of them are stored: that they are new is known, but for those of a run that an earlier process began.
+                texts.setdefault(((one.run, one.day), digest), GroupText(digest, call, one.started_at, role, text))
         for batch in batched(texts.items(), FRESH_BATCH):
-            await self._insert(project, await asyncio.to_thread(_rows_of, project, dict(batch)))
+            await self._insert(project, dict(batch))
         for name in fresh_calls:
             del calls[name]
 
     async def rebuild(self, project: str) -> AsyncIterator[None]:
         """Index everything anew, the newest calls last, as they were stored."""
-        await self._execute("DELETE FROM texts WHERE project = $1", project)
+        await self._delete("true", project)
         after = uuid.UUID(int=0)
         while True:
             async with self._database.connection() as connection:
@@ -106,10 +105,25 @@ class TextIndex:
                 return
             after = names[-1]
 
-    async def _execute(self, statement: str, *values: object) -> None:
+    async def _delete(self, condition: str, *values: object) -> None:
         async with self._database.connection() as connection, connection.transaction():
             await share_any_day(connection)
-            await connection.execute(statement, *values)
+            for table in TABLES:
+                await connection.execute(f"DELETE FROM {table} WHERE project = $1 AND {condition}", *values)  # noqa: S608 - constants
+
+    async def _remove_call(self, project: str, run: str, call: str) -> None:
+        """Remove the texts of a call that has gone to another run, also their words from the groups that have other texts, too."""
+        scope = (project, run, day_of(call))
+        async with self._database.connection() as connection, connection.transaction():
+            await share_days(connection, [scope[2]])
+            await connection.execute(DELETE_CALL, *scope, uuid.UUID(call))
+            hashes = await connection.fetch(DELETE_HASHES, *scope, uuid.UUID(call))
+            for row in await connection.fetch(GROUPS, *scope, list({one["text_group"] for one in hashes})):
+                texts = [one for one in read_group(row["texts"]) if str(one.call) != call]
+                if texts:
+                    await connection.execute(UPDATE_GROUP, *scope, row["id"], *make_group(texts))
+                else:
+                    await connection.execute(DELETE_GROUP, *scope, row["id"])
 
     async def index_calls(self, project: str, calls: Iterable[str]) -> None:
         """Index calls; those that are indexed already change nothing."""
@@ -120,34 +134,7 @@ class TextIndex:
         for batch in batched(small, BATCH):
             found, unreadable = await _load_readable(queries, batch)
             await self._index_large(project, unreadable)
-            await self._insert_new(project, await asyncio.to_thread(self._texts_of, found))
-
-    async def _insert_new(self, project: str, texts: dict[_TextPlace, _FoundText]) -> None:
-        """Insert the texts that are not stored. A conversation repeats its texts with every call: only new ones are divided into words."""
-        if not texts:
-            return
-        places = [list(column) for column in zip(*texts, strict=True)]
-        async with self._database.connection() as connection:
-            stored = {tuple(row) for row in await connection.fetch(STORED, project, *places)}
-        new = {place: one for place, one in texts.items() if place not in stored}
-        await self._insert(project, await asyncio.to_thread(_rows_of, project, new))
-        await self._count_texts({day for _, day, _ in texts})
-
-    async def _count_texts(self, days: set[dt.date]) -> None:
-        """Have Postgres count what is in new partitions.
-
-        Before, it believes that few texts have the day of their partition, and looks for each text among all of the day. Left alone,
-        it counts once a minute, and a plan may last until then. Of a small partition it would learn that reading all is best.
-        """
-        for day in days - self._counted:
-            async with self._database.connection() as connection:
-                if (size := await connection.fetchrow(SIZE, texts_table.name, day)) is None or size[
-                    "bytes"
-                ] < COUNTED_FROM:
-                    continue
-                if not size["is_counted"]:
-                    await connection.execute(f"ANALYZE (SKIP_LOCKED) {size['partition']}")
-            self._counted.add(day)
+            await self._insert(project, await asyncio.to_thread(self._texts_of, found))
 
     async def _index_large(self, project: str, calls: Iterable[str]) -> None:
         """Index large exchanges, and those whose bodies cannot be had, by their summaries (`store.large.summary`): the beginning of the answer, and small arguments."""
@@ -156,32 +143,33 @@ class TextIndex:
             found = await connection.fetch(SUMMARIES, project, ids) if ids else ()
         for row in found:
             name = str(row["id"])
-            scope, call = (row["run"], day_of(name)), (name, row["started_at"])
             texts = summary_texts(read_summary(row["summary"]))
-            await self._insert(project, _rows_of(project, _found_texts(scope, call, texts)))
+            await self._insert(project, _group_texts(row["run"], name, row["started_at"], texts))
 
-    async def _insert(self, project: str, rows: Sequence[_TextRow]) -> None:
-        """Store texts in a transaction that is as short as it can be, because the feed waits for it."""
-        if not rows:
+    async def _insert(self, project: str, texts: _Texts) -> None:
+        """Store those texts that are not stored, in a transaction that is as short as it can be, because the feed waits for it."""
+        if not texts:
             return
-        await self._partitions.create_missing({day for _, _, day, *_ in rows})
+        await self._partitions.create_missing({day for (_, day), _ in texts})
         async with self._database.connection() as connection, connection.transaction():
-            await share_days(connection, {day for _, _, day, *_ in rows})
-            # Locked, so that a run that is deleted meanwhile, or a call that is erased from it, leaves no texts.
-            locked = await connection.fetch(LOCK_RUNS, project, sorted({run for _, run, *_ in rows}))
-            runs = {row["id"] for row in locked}
-            calls = sorted({call for _, _, _, _, call, *_ in rows})
-            rows_of_calls = await connection.fetch(EXISTING, project, array_text(calls), calls[0], calls[-1])
-            existing = {(row["run"], row["id"]) for row in rows_of_calls if row["run"] in runs}
-            if found := [row for row in rows if (row[1], row[4]) in existing]:
-                await connection.execute(INSERT, project, *columns_of(found, TEXT_COLUMNS))
+            await share_days(connection, {day for (_, day), _ in texts})
+            existing = await _existing_calls(connection, project, texts)
+            groups = _divide({place: one for place, one in texts.items() if (place[0][0], one.call) in existing})
+            if not groups:
+                return
+            # A conversation repeats its texts with every call: only new ones are divided into words.
+            rows = await connection.fetch(INSERT_HASHES, project, *_hash_columns(groups))
+            new = {(row["text_group"], row["hash"]) for row in rows}
+            columns = await asyncio.to_thread(_group_columns, groups, new)
+            if columns:
+                await connection.execute(INSERT_GROUPS, project, *columns)
 
-    def _texts_of(self, exchanges: Iterable[Exchange]) -> dict[_TextPlace, _FoundText]:
+    def _texts_of(self, exchanges: Iterable[Exchange]) -> _Texts:
         """Return the texts of exchanges, each at the first one of its run and day that has it."""
-        found: dict[_TextPlace, _FoundText] = {}
-        for one in sorted(exchanges, key=lambda one: (one.started_at, one.id)):
-            scope, call = (one.run, day_of(one.id)), (one.id, one.started_at)
-            for place, text in _found_texts(scope, call, call_texts(self._derive(one))).items():
+        found: _Texts = {}
+        for one in sorted(exchanges, key=lambda one: (one.run, one.started_at, one.id)):
+            texts = _group_texts(one.run, one.id, one.started_at, call_texts(self._derive(one)))
+            for place, text in texts.items():
                 found.setdefault(place, text)
         return found
 
@@ -200,18 +188,54 @@ async def _load_readable(queries: ExchangeQueries, ids: Sequence[str]) -> tuple[
     return list(loaded.found.values()), list(loaded.unavailable)
 
 
-def _found_texts(scope: _Scope, call: tuple[str, int], texts: Iterable[CallText]) -> dict[_TextPlace, _FoundText]:
+async def _existing_calls(connection: asyncpg.Connection, project: str, texts: _Texts) -> set[tuple[str, uuid.UUID]]:
+    """Lock the runs of texts, and return the calls that they have, by run and id."""
+    # Locked, so that a run that is deleted meanwhile, or a call that is erased from it, leaves no texts.
+    locked = await connection.fetch(LOCK_RUNS, project, sorted({run for (run, _), _ in texts}))
+    runs = {row["id"] for row in locked}
+    calls = sorted({one.call for one in texts.values()})
+    rows = await connection.fetch(EXISTING, project, array_text(calls), calls[0], calls[-1])
+    return {(row["run"], row["id"]) for row in rows if row["run"] in runs}
+
+
+def _group_texts(run: str, call: str, started_at: int, texts: Iterable[CallText]) -> _Texts:
     """The texts of a call by their places, in the form in which they are stored."""
+    scope, id_of_call = (run, day_of(call)), uuid.UUID(call)
     stored = [(role, storable_text(text)) for role, text in texts]
-    return {(*scope, hash_text(role, text)): (scope, call, role, text) for role, text in stored}
+    return {
+        (scope, digest): GroupText(digest, id_of_call, started_at, role, text)
+        for role, text in stored
+        for digest in [hash_text(role, text)]
+    }
 
 
-def _rows_of(project: str, texts: Mapping[_TextPlace, _FoundText]) -> list[_TextRow]:
-    """The rows of texts. It is called in a thread: of all that follows the record, words take longest."""
-    return [
-        (project, *place, *call, role, pack(text.encode()), word_vector(text))
-        for place, (_, call, role, text) in texts.items()
-    ]
+def _divide(texts: _Texts) -> _Groups:
+    scopes: dict[_Scope, list[GroupText]] = {}
+    for (scope, _), one in texts.items():
+        scopes.setdefault(scope, []).append(one)
+    return {uuid.uuid4(): (scope, group) for scope, some in scopes.items() for group in divide_texts(some)}
+
+
+def _hash_columns(groups: _Groups) -> tuple[object, ...]:
+    """The values of `INSERT_HASHES` after the project."""
+    rows = [(*scope, one.call, name, one.hash) for name, (scope, texts) in groups.items() for one in texts]
+    *columns, hashes = zip(*rows, strict=True)
+    return (*map(array_text, columns), hashes)
+
+
+def _group_columns(groups: _Groups, new: Collection[tuple[uuid.UUID, bytes]]) -> tuple[object, ...]:
+    """The values of `INSERT_GROUPS` after the project, of new texts. It is called in a thread: of all that follows the record,
+    words take longest.
+    """
+    rows: list[tuple[str, dt.date, uuid.UUID, StoredGroup]] = []
+    for name, (scope, texts) in groups.items():
+        if some := [one for one in texts if (name, one.hash) in new]:
+            rows.append((*scope, name, make_group(some)))
+    if not rows:
+        return ()
+    runs, days, names, stored = zip(*rows, strict=True)
+    times, words, forms = zip(*stored, strict=True)
+    return (*map(array_text, (runs, days, names, times)), words, forms)
 
 
 CALLS = "SELECT id FROM calls WHERE project = $1 AND id > $2 ORDER BY id LIMIT $3"
@@ -221,20 +245,9 @@ SELECT calls.id, calls.run, calls.started_at, calls.summary FROM calls JOIN runs
 WHERE calls.project = $1 AND calls.id = ANY ($2::uuid[]) AND summary IS NOT NULL
 """
 
-STORED = """
-SELECT texts.run, texts.day, texts.hash FROM unnest($2::text[], $3::date[], $4::bytea[]) AS wanted (run, day, hash)
-JOIN texts ON texts.project = $1 AND texts.run = wanted.run AND texts.day = wanted.day AND texts.hash = wanted.hash
-"""
-
-# Nothing has been counted where it is -1.
-SIZE = """
-SELECT oid::regclass::text AS partition, pg_relation_size(oid) AS bytes, reltuples >= 0 AS is_counted
-FROM pg_class WHERE oid = to_regclass($1 || to_char($2::date, '_YYYYMMDD'))
-"""
-
 # The bounds of the ids say which days are read, as an array of them does not in a plan for any values.
 EXISTING = """
-SELECT run, id::text FROM calls WHERE project = $1 AND id = ANY ($2::text::uuid[]) AND id BETWEEN $3 AND $4
+SELECT run, id FROM calls WHERE project = $1 AND id = ANY ($2::text::uuid[]) AND id BETWEEN $3 AND $4
 """
 
 # If the host dies before the texts are on disk, the position in the feed is lost with them (`feed.consumer`). The other statements are
@@ -244,25 +257,37 @@ SELECT id, set_config('synchronous_commit', 'off', true), set_config('plan_cache
 WHERE project = $1 AND id = ANY ($2::text[]) ORDER BY id FOR KEY SHARE
 """
 
-TEXT_COLUMNS: Final = {
-    "run": "text",
-    "day": "date",
-    "hash": "bytea",
-    "call": "uuid",
-    "started_at": "bigint",
-    "role": "text",
-    "text": "bytea",
-    "words": "tsvector",
-}
-"""The columns of a row after the project."""
+# Texts that an earlier version has stored in `texts` stay there. Which days that is, Postgres knows from the partitions.
+INSERT_HASHES = """
+INSERT INTO text_hashes (project, run, day, hash, call, text_group)
+SELECT $1::text, run, day, hash, call, text_group
+FROM unnest($2::text::text[], $3::text::date[], $4::text::uuid[], $5::text::uuid[], $6::bytea[]) AS new (run, day, call, text_group, hash)
+WHERE NOT EXISTS (
+    SELECT FROM texts WHERE texts.project = $1 AND texts.run = new.run AND texts.day = new.day AND texts.hash = new.hash
+)
+ON CONFLICT DO NOTHING RETURNING text_group, hash
+"""
 
-# One statement for all rows: a statement for each takes Postgres a fifth longer.
-INSERT = f"""
-INSERT INTO texts (project, run, day, hash, call, started_at, role, text, words)
-SELECT $1::text, run, day, hash, call, started_at, role, text, words::tsvector
-FROM unnest({", ".join(f"${number}::{parameter_type(kind)}" for number, kind in enumerate(TEXT_COLUMNS.values(), 2))})
-    AS new (run, day, hash, call, started_at, role, text, words)
-ON CONFLICT DO NOTHING
-"""  # noqa: S608 - constants
+INSERT_GROUPS = """
+INSERT INTO text_groups (project, run, day, id, newest_at, words, texts)
+SELECT $1::text, run, day, id, newest_at, words::tsvector, texts
+FROM unnest($2::text::text[], $3::text::date[], $4::text::uuid[], $5::text::bigint[], $6::text[], $7::bytea[])
+    AS new (run, day, id, newest_at, words, texts)
+"""
 
-DELETE_MOVED = "DELETE FROM texts WHERE project = $1 AND run = $2 AND call = $3"
+DELETE_CALL = "DELETE FROM texts WHERE project = $1 AND run = $2 AND day = $3 AND call = $4"
+
+DELETE_HASHES = """
+DELETE FROM text_hashes WHERE project = $1 AND run = $2 AND day = $3 AND call = $4 RETURNING text_group
+"""
+
+GROUPS = """
+SELECT id, texts FROM text_groups WHERE project = $1 AND run = $2 AND day = $3 AND id = ANY ($4::uuid[]) ORDER BY id FOR UPDATE
+"""
+
+UPDATE_GROUP = """
+UPDATE text_groups SET newest_at = $5, words = $6::text::tsvector, texts = $7
+WHERE project = $1 AND run = $2 AND day = $3 AND id = $4
+"""
+
+DELETE_GROUP = "DELETE FROM text_groups WHERE project = $1 AND run = $2 AND day = $3 AND id = $4"

@@ -11,7 +11,7 @@ import datetime as dt
 import uuid
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Self
+from typing import NamedTuple, Self
 
 import msgspec
 
@@ -27,8 +27,7 @@ class TextPlace(msgspec.Struct, frozen=True, array_like=True, order=True):
     hash: bytes
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class FoundText:
+class FoundText(NamedTuple):
     """A text that fits. Without its content until that is loaded."""
 
     run: str
@@ -36,6 +35,8 @@ class FoundText:
     role: str
     rank: float
     text: str = ""
+    group: uuid.UUID | None = None
+    """Where its content is; None of a text that an earlier version has stored."""
 
     @property
     def order(self) -> tuple[float, TextPlace]:

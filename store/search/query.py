@@ -32,9 +32,16 @@ class Phrase:
 
     def as_tsquery(self) -> str:
         """As PostgreSQL reads a tsquery. Words are letters and digits, so nothing is escaped."""
-        last = f"'{self.words[-1]}'" + (":*" if self.is_prefix else "")
-        phrase = " <-> ".join((*(f"'{word}'" for word in self.words[:-1]), last))
+        phrase = " <-> ".join(self._operands())
         return f"!({phrase})" if self.is_excluded else f"({phrase})"
+
+    def as_words(self) -> str:
+        """As PostgreSQL reads a tsquery: the words in any order."""
+        return " & ".join(self._operands())
+
+    def _operands(self) -> Sequence[str]:
+        last = f"'{self.words[-1]}'" + (":*" if self.is_prefix else "")
+        return (*(f"'{word}'" for word in self.words[:-1]), last)
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,6 +71,13 @@ class SearchQuery:
     def as_tsquery(self) -> str:
         """As PostgreSQL reads a tsquery."""
         return " | ".join(f"({' & '.join(phrase.as_tsquery() for phrase in phrases)})" for phrases in self.alternatives)
+
+    def as_group_tsquery(self) -> str:
+        """As PostgreSQL reads a tsquery that finds the groups in which a text may fit: the words that must occur, in any order."""
+        return " | ".join(
+            f"({' & '.join(phrase.as_words() for phrase in phrases if not phrase.is_excluded)})"
+            for phrases in self.alternatives
+        )
 
     @property
     def phrases(self) -> Sequence[Phrase]:

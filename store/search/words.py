@@ -7,15 +7,15 @@ characters that overlap, and the last character by itself: any part of such a te
 
 import re
 import unicodedata
-from collections.abc import Iterator
-from functools import cache
+from collections.abc import Iterable, Iterator
+from functools import lru_cache
 from typing import Final, NamedTuple
 
 LONGEST_WORD: Final = 64
 """Characters of a word; a longer one, such as base64, counts by its beginning."""
 
-LAST_POSITION: Final = 16_383
-"""The highest position that a tsvector holds. Words beyond it are found, but not in phrases."""
+MOST_REMEMBERED: Final = 8192
+"""Words that are not ASCII whose form is remembered: 2 MB at most."""
 
 # Han, Hiragana, Katakana (and its extensions), Thai, Lao, Myanmar, Khmer.
 _UNSPACED: Final = "\u0e00-\u0eff\u1000-\u109f\u1780-\u17ff\u3041-\u30ff\u31f0-\u31ff\u3400-\u4dbf\u4e00-\u9fff\uf900-\ufaff\U00020000-\U0003ffff"
@@ -53,40 +53,61 @@ def _pairs(text: str, start: int) -> Iterator[Word]:
 
 
 def _normal(text: str) -> str:
-    if text.isascii():
-        return text[:LONGEST_WORD].lower()
-    folded = unicodedata.normalize("NFKC", text[:LONGEST_WORD]).casefold()
+    return text[:LONGEST_WORD].lower() if text.isascii() else _fold_word(text[:LONGEST_WORD])
+
+
+# Texts repeat their words.
+@lru_cache(MOST_REMEMBERED)
+def _fold_word(text: str) -> str:
+    folded = unicodedata.normalize("NFKC", text).casefold()
     return "".join(letter for letter in folded if letter.isalnum() or unicodedata.combining(letter))[:LONGEST_WORD]
 
 
-@cache
-def _positions() -> tuple[str, ...]:
-    return tuple(f":{position} " for position in range(1, LAST_POSITION))
+def space_words(text: str) -> str:
+    """Return the words of an ASCII text in their order, uncut, with spaces around each of them."""
+    return f" {text} ".encode().translate(_SPACED).decode()
 
 
-def word_vector(text: str) -> str:
-    """Return the words with their positions, as PostgreSQL reads a tsvector. It joins the positions of equal words, and keeps 255."""
+def word_list(text: str) -> list[str]:
+    """Return the words of a text in their order; empty where `find_words` yields an empty one."""
     if text.isascii() and _has_short_words(spaced := text.encode().translate(_SPACED).decode()):
-        # Most texts. One join of two lists takes a tenth of the time of a loop over the words.
-        words = spaced.split()
-        vector = [""] * (2 * len(words))
-        vector[::2] = words
-        vector[1::2] = _positions()[: len(words)]
-        return "".join(vector)
-    numbered = enumerate(_word_texts(text), 1)
-    return " ".join([f"'{word}':{min(number, LAST_POSITION)}" for number, word in numbered if word])
-
-
-def _word_texts(text: str) -> list[str]:
+        # Most texts.
+        return spaced.split()
     if _IS_UNSPACED.search(text) is None:
-        return [_normal(word) for word in _LETTERS.findall(text)]
+        words = _LETTERS.findall(text)
+        # Of a normalized text, folding changes letter by letter, and yields nothing but letters, digits and their marks.
+        if (
+            is_normalized(text)
+            and len(max(folded := " ".join(words).casefold().split(), key=len, default="")) <= LONGEST_WORD
+        ):
+            return folded
+        return [_normal(word) for word in words]
     return [word for word, _, _ in find_words(text)]
 
 
+def is_normalized(text: str) -> bool:
+    """Whether each word of a text is a part of the text's `casefold`."""
+    return unicodedata.is_normalized("NFKC", text)
+
+
+def distinct_words(texts: Iterable[str]) -> set[str]:
+    """Return the words that occur in some of these texts, as `find_words` yields them."""
+    ascii_texts: list[str] = []
+    others: list[str] = []
+    for text in texts:
+        (ascii_texts if text.isascii() else others).append(text)
+    # All at once: texts of a run repeat their words, and a word that is there already is only looked up.
+    found = set(" ".join(ascii_texts).encode().translate(_SPACED).decode().split())
+    if found and len(max(found, key=len)) > LONGEST_WORD:
+        found = {word[:LONGEST_WORD] for word in found}
+    for text in others:
+        found.update(word_list(text))
+    found.discard("")
+    return found
+
+
 def _has_short_words(spaced: str) -> bool:
-    """Whether the words of a text, between spaces, are short enough, and so few, that none of them is cut or loses its position."""
-    if len(spaced) > 2 * LAST_POSITION - 4:
-        return False
+    """Whether the words of a text, between spaces, are short enough that none of them is cut."""
     at, last = -1, len(spaced) - LONGEST_WORD - 1
     while at < last:
         # The last space that ends a short word before it. Ten times as fast as the length of each word.

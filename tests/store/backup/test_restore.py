@@ -5,6 +5,7 @@ import datetime as dt
 import fcntl
 import json
 import os
+import re
 import shutil
 import subprocess
 from collections.abc import Iterator
@@ -44,6 +45,9 @@ def empty_database_url(postgres_server: EmbeddedServer) -> Iterator[str]:
     create(postgres_server, "restored")
     yield url(postgres_server, "restored")
     run(postgres_server, "dropdb", "--force", "restored")
+
+
+GROUP_ID = re.compile(r"[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}")
 
 
 async def rows_by_table(address: str) -> dict[str, list[str]]:
@@ -103,8 +107,11 @@ async def test_every_row_comes_back_and_the_rest_is_made_anew(
         async with open_house(root / "spool", second) as house:
             await _settle(house)
             made = await rows_by_table(empty_database_url)
-            for table in ("texts", "call_sums", "run_totals"):
-                assert made[table] == copy.rows[table], table
+            for table in ("text_groups", "call_sums", "run_totals"):
+                # A group of texts gets another id, and is otherwise the same.
+                assert [GROUP_ID.sub("", row) for row in made[table]] == [
+                    GROUP_ID.sub("", row) for row in copy.rows[table]
+                ], table
     finally:
         await second.close()
 

@@ -8,6 +8,7 @@ and all its joins to one node.
 import datetime as dt
 import json
 import re
+import uuid
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -20,13 +21,28 @@ from store.database.connection import Database
 from store.database.tables import metadata
 from store.database.traits import trait_number
 from store.ingest.partitions import Partitions
+from store.search.groups import GroupText, make_group
 from store.sums.summed_days import DAY
 from tests.store.house import House, import_bundle, open_house
 from tests.store.samples import NOON
 
 type Plan = Mapping[str, Any]
 
-LARGE = frozenset(("calls", "exchanges", "parts", "texts", "call_sums", "feed", "runs", "run_totals", "model_answers"))
+LARGE = frozenset(
+    [
+        "calls",
+        "exchanges",
+        "parts",
+        "texts",
+        "text_groups",
+        "text_hashes",
+        "call_sums",
+        "feed",
+        "runs",
+        "run_totals",
+        "model_answers",
+    ]
+)
 TABLES = frozenset(metadata.tables)
 PARTITION = re.compile(r"_\d{8}$")
 
@@ -54,6 +70,9 @@ READING_ALL_RUNS = (
 
 BEGUN = NOON - NOON % DAY
 """When the later of two days began, that of which no models are stored."""
+
+GROUP = make_group([GroupText(b"hash", uuid.UUID(int=0), NOON, "prompt", "word77")]).texts.hex()
+"""What a group of texts has."""
 
 # Four calls each of four thousand runs in two days; one has rare values. Ids need no more than their times and a hash.
 ROWS = f"""
@@ -84,6 +103,10 @@ INSERT INTO summed_days (project, day, is_valid, changes, changed_at) SELECT 'de
 INSERT INTO texts (project, run, day, hash, call, started_at, role, text, words)
 SELECT 'default', run, (to_timestamp(at / 1e9) AT TIME ZONE 'UTC')::date, md5(n::text)::bytea, id, at, 'prompt', decode('00', 'hex'),
     to_tsvector('simple', 'word' || n) FROM made;
+INSERT INTO text_groups (project, run, day, id, newest_at, words, texts)
+SELECT 'default', run, (to_timestamp(at / 1e9) AT TIME ZONE 'UTC')::date, id, at, to_tsvector('simple', 'word' || n), decode('{GROUP}', 'hex') FROM made;
+INSERT INTO text_hashes (project, run, day, hash, call, text_group)
+SELECT 'default', run, (to_timestamp(at / 1e9) AT TIME ZONE 'UTC')::date, md5(n::text)::bytea, id, id FROM made;
 INSERT INTO parts SELECT 'default', run, (to_timestamp(at / 1e9) AT TIME ZONE 'UTC')::date, md5(n::text)::bytea, '' FROM made;
 INSERT INTO feed (project, id, stored_at, entries, transaction) SELECT 'default', gen_random_uuid(), CASE WHEN n > 9 THEN {1 << 62} ELSE 1 END, decode('90', 'hex'), n - 20000 FROM made;
 INSERT INTO feed_positions SELECT 'default', consumer, 0, gen_random_uuid() FROM unnest(ARRAY['sums/4', 'texts/1', 'models/1', 'metrics/1']) AS consumer;
@@ -155,8 +178,13 @@ def explained_statements(monkeypatch: pytest.MonkeyPatch) -> list[ExplainedState
 async def fill(database: Database) -> None:
     """Make rows and their statistics, and have Postgres report the plans of later connections."""
     day = dt.datetime.fromtimestamp(NOON // 10**9, dt.UTC).date()
-    await Partitions(database).create_missing([day, day - dt.timedelta(days=1)])
+    days = [day, day - dt.timedelta(days=1)]
+    await Partitions(database).create_missing(days)
     async with database.connection() as connection:
+        for one in days:
+            # As earlier versions have made them.
+            bounds = f"FROM ('{one}') TO ('{one + dt.timedelta(days=1)}')"
+            await connection.execute(f"CREATE TABLE texts_{one:%Y%m%d} PARTITION OF texts FOR VALUES {bounds}")
         for statement in ROWS.split(";\n"):
             await connection.execute(statement)
         name = await connection.fetchval("SELECT current_database()")

@@ -27,6 +27,7 @@ from tests.store.samples import NOON, SECOND, uuid7
 from tests.store.sums.test_run_sums import derive
 
 DAY = 86_400 * SECOND
+TEXTS = " UNION ALL ".join(f"SELECT FROM {table}" for table in ("parts", "texts", "text_groups", "text_hashes"))
 POLICY = policy({"name": "short", "keep": "90d", "keep_bodies": "7d"})
 
 
@@ -85,7 +86,7 @@ async def test_bodies_go_and_what_is_known_stays(
     assert sum(day.after for day in result.days) < sum(day.before for day in result.days)
     assert await columns_with(database, canary) == []
     assert object_files(tmp_path) == []
-    assert await fetch(database, "SELECT FROM parts UNION ALL SELECT FROM texts") == []
+    assert await fetch(database, TEXTS) == []
     after = (await queries.run_calls("night")).items
     for was, now in zip(before, after, strict=True):
         assert now["request"] is now["answer"] is now["text"] is None

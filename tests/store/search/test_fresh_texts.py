@@ -17,7 +17,9 @@ from store.ingest.batch_writer import BatchWriter, DerivedExchange
 from store.query.runs import Runs
 from store.search import fresh_texts
 from store.search.fresh_texts import FreshTexts
+from store.search.groups import read_group
 from store.search.index import TextIndex
+from store.search.words import distinct_words
 from tests.store.agents import Agent
 from tests.store.house import PROFILES
 from tests.store.samples import NOON
@@ -40,9 +42,19 @@ async def follow(database: Database, index: TextIndex) -> None:
 
 
 async def stored_texts(database: Database) -> list[tuple[object, ...]]:
+    """The texts of all groups, with the words of their groups, and what is noted of each text."""
     async with database.connection() as connection:
-        rows = await connection.fetch("SELECT * FROM texts ORDER BY run, day, hash")
-    return [tuple(row) for row in rows]
+        groups = await connection.fetch("SELECT run, day, id, texts, words::text, newest_at FROM text_groups")
+        hashes = await connection.fetch("SELECT run, day, hash, call, text_group FROM text_hashes ORDER BY hash")
+    found = []
+    for row in groups:
+        texts = read_group(row["texts"])
+        words = distinct_words([one.text for one in texts])
+        assert sorted(row["words"].replace("'", "").split()) == sorted(words)
+        assert row["newest_at"] == max(one.started_at for one in texts)
+        found += [(row["run"], row["day"], one.hash, one.call, row["id"], one) for one in texts]
+    assert sorted(one[:5] for one in found) == sorted(map(tuple, hashes))
+    return sorted([("default", *one[:4], one[5]) for one in found], key=lambda one: one[:4])
 
 
 async def derived_texts(database: Database) -> list[tuple[object, ...]]:
@@ -113,19 +125,6 @@ async def test_it_says_when_half_of_what_may_be_held_is_held(
         said.append(fresh.is_half_full)
     await follow(followed_database, TextIndex(followed_database, derive_nothing, fresh))
     assert [*said, fresh.is_half_full] == [False, True, False]
-
-
-async def test_postgres_counts_the_texts_of_a_new_day_once_they_are_many(
-    database: Database, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    index, writer = TextIndex(database, derive), BatchWriter(database)
-    is_counted = "SELECT reltuples > 0 FROM pg_class WHERE oid IN (SELECT tableoid FROM texts)"
-    for name, least, expected in (("a", 1 << 20, False), ("b", 1, True)):
-        monkeypatch.setattr("store.search.index.COUNTED_FROM", least)
-        await store(writer, Agent(turns=4).run(name))
-        await follow(database, index)
-        async with database.connection() as connection:
-            assert [row[0] for row in await connection.fetch(is_counted)] == [expected]
 
 
 async def test_what_was_removed_before_it_was_indexed_is_not_indexed(followed_database: Database) -> None:

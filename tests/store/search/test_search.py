@@ -12,7 +12,8 @@ from store.database.connection import Database
 from store.feed.consumer import ConsumerRunner
 from store.feed.signal import FeedSignal
 from store.ingest.batch_writer import BatchWriter, DerivedExchange
-from store.search import lookup
+from store.search import group_lookup, lookup, lookup_plans
+from store.search.groups import read_group
 from store.search.index import TextIndex
 from store.search.lookup import TextLookup
 from store.search.query import SearchQuery
@@ -42,8 +43,8 @@ async def search(house: House, q: str, **query: Any) -> list[dict[str, Any]]:
 
 async def count_texts(database: Database) -> int:
     async with database.connection() as connection:
-        count: int = await connection.fetchval("SELECT count(*) FROM texts")
-        return count
+        rows = await connection.fetch("SELECT texts FROM text_groups")
+    return sum(len(read_group(row["texts"])) for row in rows)
 
 
 async def test_each_part_of_a_call_is_found_at_the_step_where_it_was_said(house: House, database: Database) -> None:
@@ -76,7 +77,7 @@ async def test_the_index_is_made_anew_on_demand(house: House, database: Database
     assert len(await search(house, "zebra")) == 1
     before = await count_texts(database)
     async with database.connection() as connection:
-        await connection.execute("DELETE FROM texts WHERE hash <> (SELECT max(hash) FROM texts)")
+        await connection.execute("DELETE FROM text_groups")
     assert await search(house, "zebra mention") == []
     assert (await house.api.post("/v1/search/rebuild")).status_code == 202
     assert len(await search(house, "zebra mention")) == 1
@@ -196,22 +197,28 @@ async def test_lists_select_among_the_newest_texts_without_a_hole(
     """Whether all texts of a day fit or few, and also if the newest of all do not."""
     for number in range(4):
         await store(database, f"run {number}", asks=lambda turn: f"zebra {turn}", offset=number * 90_000)
+    for number in range(3):
+        # At the same time as one another, and the last as the one before.
+        await store(database, f"beside {number}", asks=lambda turn: f"zebra {turn}", offset=270_000 + 7 * number)
     await store(database, "last", offset=4 * 90_000)
     runner = ConsumerRunner(database, TextIndex(database, derive), FeedSignal())
     while await runner.process_new():
         pass
     async with database.connection() as connection:
-        found = await connection.fetch(FITTING)
-    texts = [row["call"] for row in found]
+        rows = await connection.fetch("SELECT day, texts FROM text_groups")
+    fitting = sorted(
+        (row["day"], text.started_at, text.call, text.hash)
+        for row in rows
+        for text in read_group(row["texts"])
+        if "zebra" in text.text
+    )
+    texts = [call for _, _, call, _ in reversed(fitting)]
     assert len(texts) > 8
     for limit in (1, 3, 7, 100):
         monkeypatch.setattr(lookup, "MOST_TEXTS", limit)
         for frequent in (0.0, 0.2, 2.0):
-            monkeypatch.setattr(lookup, "FREQUENT", frequent)
-            calls = await TextLookup(database, "default").find_calls(SearchQuery.parse("zeb*"))
-            assert calls == tuple(dict.fromkeys(texts[:limit])), (limit, frequent)
-
-
-FITTING = """
-SELECT call FROM texts WHERE words @@ 'zebra' ORDER BY day DESC, started_at DESC, call DESC, hash DESC
-"""
+            monkeypatch.setattr(lookup_plans, "FREQUENT", frequent)
+            for page in (1, 2, 32):
+                monkeypatch.setattr(group_lookup, "FIRST_PAGE", page)
+                calls = await TextLookup(database, "default").find_calls(SearchQuery.parse("zeb*"))
+                assert calls == tuple(dict.fromkeys(texts[:limit])), (limit, frequent, page)

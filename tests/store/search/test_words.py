@@ -8,7 +8,8 @@ from sqlalchemy import text as sql
 from store.database.connection import Database
 from store.search.query import InvalidQuery, SearchQuery
 from store.search.snippets import make_snippet
-from store.search.words import find_words, word_vector
+from store.search.words import distinct_words, find_words
+from tests.store.search.vectors import word_vector
 
 
 @pytest.mark.parametrize(
@@ -57,6 +58,11 @@ def test_a_long_word_counts_by_its_beginning_wherever_it_is(length: int, frame: 
     words = [f"{word.text}:{number}" for number, word in enumerate(find_words(text), 1)]
     assert word_vector(text).replace("'", "").split() == words
     assert max(map(len, text.split())) < 65 or "w" * 65 not in word_vector(text)
+
+
+@given(st.lists(TEXTS | st.sampled_from(["w" * 65, "a " + "w" * 64, "a-B a", "w" * 64 + "ß"]), max_size=5))
+def test_a_group_has_the_words_of_its_texts(texts: list[str]) -> None:
+    assert distinct_words(texts) == {word.text for text in texts for word in find_words(text) if word.text}
 
 
 async def test_postgres_reads_every_vector_and_every_query(database: Database) -> None:
