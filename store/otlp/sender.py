@@ -24,8 +24,14 @@ RETRIED: Final = frozenset((429, 502, 503, 504))
 FIRST_PAUSE: Final = 1.0
 LONGEST_PAUSE: Final = 60.0
 LONGEST_RETRY_AFTER: Final = 3600.0
-LONGEST_ANSWER: Final = 1000
+LONGEST_REASON: Final = 1000
 """Characters of a refusal that are reported."""
+
+LONGEST_ANSWER: Final = 1 << 20
+"""Bytes that are read of an answer."""
+
+PATIENCE: Final = 60.0
+"""Seconds that a request and its answer may take."""
 
 
 class SendFailure(Exception):
@@ -110,21 +116,42 @@ class OtlpSender:
         return longest * (0.5 + self._jitter() / 2)
 
     async def _send_once(self, body: bytes) -> None:
-        headers = {"content-type": "application/x-protobuf", "content-encoding": "gzip", **self._target.headers}
         try:
-            answer = await self._client.post(self._target.url, content=body, headers=headers)
+            async with asyncio.timeout(PATIENCE):
+                answer, content = await self._exchange(body)
         except httpx2.HTTPError as error:
             raise TargetUnavailable(
                 f"{self._target.host} does not answer: {str(error) or type(error).__name__}"
             ) from error
+        except TimeoutError:
+            raise TargetUnavailable(f"{self._target.host} has not answered completely for {PATIENCE:g} s") from None
         if answer.status_code in RETRIED:
             raise TargetUnavailable(
                 f"{self._target.host} answers {answer.status_code}", retry_after(answer.headers, time.time())
             )
         if not answer.is_success:
-            raise SpansRefused(f"{self._target.host} refuses spans with {answer.status_code}: {_refusal_text(answer)}")
-        if reason := _partial_refusal(answer.content):
+            raise SpansRefused(
+                f"{self._target.host} refuses spans with {answer.status_code}: {_refusal_text(answer, content)}"
+            )
+        if len(content) > LONGEST_ANSWER:
+            raise SpansRefused(
+                f"{self._target.host} answers with more than {LONGEST_ANSWER:,} bytes, so it is no receiver of OTLP:"
+                " correct the `endpoint` of this [[export]]"
+            )
+        if reason := _partial_refusal(content):
             raise SpansRefused(f"{self._target.host} {reason}")
+
+    async def _exchange(self, body: bytes) -> tuple[httpx2.Response, bytes]:
+        """Send the request once; return the response and its body, or the beginning of one that is too long."""
+        headers = {"content-type": "application/x-protobuf", "content-encoding": "gzip", "accept-encoding": "identity"}
+        headers |= self._target.headers
+        content = b""
+        async with self._client.stream("POST", self._target.url, content=body, headers=headers) as answer:
+            async for piece in answer.aiter_raw():
+                content += piece
+                if len(content) > LONGEST_ANSWER:
+                    break
+        return answer, content
 
 
 def retry_after(headers: Mapping[str, str], now: float) -> float | None:
@@ -138,8 +165,8 @@ def retry_after(headers: Mapping[str, str], now: float) -> float | None:
         return None
 
 
-def _refusal_text(answer: httpx2.Response) -> str:
-    text = answer.text[:LONGEST_ANSWER].strip()
+def _refusal_text(answer: httpx2.Response, content: bytes) -> str:
+    text = content.decode("utf-8", "replace")[:LONGEST_REASON].strip()
     return text if text.isprintable() and text else answer.reason_phrase or "no reason"
 
 
