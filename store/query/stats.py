@@ -416,7 +416,7 @@ def _sum_conditions(
         itself = and_(
             sums.kind == "tool", or_(sums.operation.in_(filters.tool_names), sums.host.in_(filters.tool_names))
         )
-        yield or_(and_(sums.kind != "tool", sums.tools.overlap(list(filters.tool_names))), itself)
+        yield or_(sums.tools.overlap(list(filters.tool_names)), itself)
     if filters.statuses:
         yield or_(*(sums.status.between(one.start, one.stop - 1) for one in filters.statuses))
     for values, one in (

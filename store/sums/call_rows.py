@@ -61,8 +61,12 @@ COUNTS: Final = ("calls", "exchanges", "errors", *Usage.__slots__, "cost_usd", "
 LATENCIES: Final = ("first_bytes", "durations")
 """The columns with the classes of latencies."""
 
-# A tool's own call counts for the tool, or for its host where it has no name.
+# A tool's own call counts for the tool: that which an MCP request names, else the operation, else the host.
 _own_tool = case((calls.c.dialect == GENERIC.name, calls.c.host), else_=calls.c.operation)
+_tools = case(
+    (and_(calls.c.kind == "tool", func.coalesce(func.cardinality(calls.c.tools), 0) == 0), array([_own_tool])),
+    else_=calls.c.tools,
+)
 
 
 def exchange_rows(
@@ -98,7 +102,7 @@ def _rows(
         calls.c.model_returned,
         calls.c.actor,
         calls.c.status,
-        case((calls.c.kind == "tool", array([_own_tool])), else_=calls.c.tools).label("tools"),
+        _tools.label("tools"),
         cast(is_last, Integer).label("calls"),
         literal_column("1", Integer).label("exchanges"),
         cast(and_(is_last, is_failed_exchange()), Integer).label("errors"),

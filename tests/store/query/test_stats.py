@@ -1,5 +1,6 @@
 """What a run cost, which model was slow, which tool was called how often: sums of calls in groups."""
 
+import json
 from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
@@ -10,6 +11,7 @@ from store.bundle.bundle import Bundle, Entry, bundle_lines
 from store.database.connection import Database
 from tests.store.agents import Agent
 from tests.store.house import PROFILES, House, import_bundle, is_problem, open_house
+from tests.store.samples import exchange
 
 HOUR = 3600
 
@@ -74,6 +76,42 @@ async def test_a_tool_counts_where_a_model_requests_it_and_where_it_is_called(ho
     await record(house, "a")
     found = await stats(house, group_by="tool")
     assert {item["group"]["tool"]: item["calls"] for item in found["items"]} == {"search": 2, "tools.example.com": 2}
+
+
+@pytest.mark.parametrize("has_sums", [False, True])
+async def test_a_tool_of_an_mcp_server_counts_by_its_name(
+    tmp_path: Path, database: Database, *, has_sums: bool
+) -> None:
+    exchanges = [
+        exchange(
+            number,
+            run="tools",
+            url="https://mcp.example.com/mcp",
+            request=json.dumps(
+                {"jsonrpc": "2.0", "id": number, "method": "tools/call", "params": {"name": name, "arguments": {}}}
+            ).encode(),
+            response=json.dumps({"jsonrpc": "2.0", "id": number, "result": {"content": []}}).encode(),
+        )
+        for number, name in enumerate(("look_up", "look_up", "delete_record"), 1)
+    ]
+    bundle = Bundle(
+        run={"id": "tools"}, profiles=PROFILES.digest, entries=tuple(Entry(exchange=each) for each in exchanges)
+    )
+    async with open_house(tmp_path / "spool", database, follows=has_sums) as house:
+        await import_bundle(house, b"".join(bundle_lines(bundle)))
+        found = await stats(house, group_by="tool")
+        assert {item["group"]["tool"]: item["calls"] for item in found["items"]} == {"look_up": 2, "delete_record": 1}
+        patterns = (("delete_*", 1),) if has_sums else ()
+        for tool, count in (("look_up", 2), ("mcp.example.com", 3), ("other", 0), *patterns):
+            assert (await stats(house, group_by="run", tool=tool))["total"]["calls"] == count, tool
+        calls = (await house.api.get("/v1/calls", params={"tool": "look_up"})).json()["items"]
+        assert len(calls) == 2
+        assert await stored_sums(database) is has_sums
+
+
+async def stored_sums(database: Database) -> bool:
+    async with database.connection() as connection:
+        return bool(await connection.fetchval("SELECT count(*) FROM call_sums"))
 
 
 async def test_filters_and_several_groupings_combine(house: House) -> None:
