@@ -181,6 +181,31 @@ def test_17_queries_and_paths_that_do_not(one: str, other: str) -> None:
     assert made[0] != made[1]
 
 
+AZURE = "https://desk.blob.core.windows.net/files/a.csv?sv=2025-05-05&sr=b&sp={}&st={}&se={}&sig={}"
+
+
+def test_17_the_times_of_a_shared_access_signature_of_azure_do_not_count() -> None:
+    """Its SDK makes a new one for each run. Elsewhere, parameters with such short names may be anything."""
+    signed = [
+        AZURE.format("r", "2026-01-01T00%3A00%3A00Z", "2026-01-01T01%3A00%3A00Z", "x"),
+        AZURE.format("r", "2026-01-02T00%3A00%3A00Z", "2026-01-02T01%3A00%3A00Z", "y"),
+    ]
+    assert len({make_key(request(url, method="GET"), PROFILES).key for url in signed}) == 1
+    assert (
+        len({make_key(request(url.replace("/a.csv", f"/{n}.csv")), PROFILES).key for n, url in enumerate(signed)}) == 2
+    )
+    elsewhere = [url.replace("blob.core.windows.net", "example.com") for url in signed]
+    assert len({make_key(request(url, method="GET"), PROFILES).key for url in elsewhere}) == 2
+
+
+@pytest.mark.parametrize("name", ["Range", "x-ms-range", "x-ms-source-range", "x-amz-copy-source-range"])
+@pytest.mark.parametrize("url", ["https://files.example.com/a.csv", AZURE], ids=["anywhere", "azure"])
+def test_17_the_part_of_a_file_that_is_asked_for_counts(name: str, url: str) -> None:
+    """Azure's SDK downloads a large file in parts that differ in x-ms-range alone."""
+    parts = ["bytes=0-4194303", "bytes=4194304-8388607"]
+    assert len({make_key(request(url, b"", (name, part), method="GET"), PROFILES).key for part in parts}) == 2
+
+
 def test_17_an_escape_that_need_not_be_one_does_not_count() -> None:
     made = [
         make_key(request(f"https://h.example/model/a{colon}0/invoke"), PROFILES).key for colon in (":", "%3A", "%3a")
