@@ -11,7 +11,13 @@ from store.database.connection import DatabaseUnavailable
 RETRY_PAUSES: Final = (0.02, 0.04, 0.08, 0.16, 0.32, 0.64)
 """Seconds between attempts of a transaction that conflicts with another."""
 
+
+class TransactionConflict(Exception):
+    """Another transaction has changed what this one relied on, and the next attempt may succeed."""
+
+
 TRANSIENT_ERRORS: Final = (
+    TransactionConflict,
     asyncpg.SerializationError,
     asyncpg.DeadlockDetectedError,
     asyncpg.InvalidCachedStatementError,

@@ -25,7 +25,7 @@ from calls.model import Call, Exchange
 from calls.project_runs import DEFAULT_PROJECT
 from calls.proof.records import ChainRecord
 from store.database.blobs import ElementPlace, Pack, Primer, pack, part_hash, plan_form
-from store.database.conflicts import retry_conflicts
+from store.database.conflicts import TransactionConflict, retry_conflicts
 from store.database.connection import BadValue, Database, note_changed_runs
 from store.database.day_locks import share_days
 from store.database.object_forms import ObjectRef, WrittenObject, object_form, objects_of
@@ -64,7 +64,7 @@ from store.ingest.insert_rows import (
     replay_entry,
     validate_run_name,
 )
-from store.ingest.partitions import Partitions, day_of
+from store.ingest.partitions import Partitions, day_of, is_partition_missing
 from store.objects.registry import forget_uses, lock_objects, note_uses
 from store.proof.chain import NO_END, ChainEnds, NewRecords, append_records, dissolve_runs
 from store.proof.commitments import make_salts
@@ -277,13 +277,25 @@ class BatchWriter:
         if not prepared:
             return []
         try:
-            await retry_conflicts(partial(self._commit, prepared, objects))
+            await retry_conflicts(partial(self._commit_with_partitions, prepared, objects))
         except BAD_ROW_ERRORS as error:
             if len(prepared) == 1:
                 return [(prepared[0].derived, str(error))]
             half = len(prepared) // 2
             return await self._store(prepared[:half], objects) + await self._store(prepared[half:], objects)
         return []
+
+    async def _commit_with_partitions(
+        self, prepared: Sequence[_PreparedExchange], objects: Mapping[bytes, WrittenObject]
+    ) -> None:
+        """Write the exchanges; where the partition of a day is gone, see to it that the next attempt has one."""
+        try:
+            await self._commit(prepared, objects)
+        except asyncpg.CheckViolationError as error:
+            if not is_partition_missing(error):
+                raise
+            await self._partitions.create_dropped(one.scope[2] for one in prepared)
+            raise TransactionConflict from error
 
     async def _commit(self, prepared: Sequence[_PreparedExchange], objects: Mapping[bytes, WrittenObject]) -> None:
         """Write the exchanges in one transaction, and remember its content once it is committed."""

@@ -56,6 +56,12 @@ class Partitions:
                 await _create_partition(connection, day)
             self._existing_days.add(day)
 
+    async def create_dropped(self, days: Iterable[dt.date]) -> None:
+        """Create those of these days again that somebody has dropped, of whatever age: an erasure drops a day of which nothing stays."""
+        dropped_days = set(days)
+        self._existing_days -= dropped_days
+        await self.create_missing(dropped_days)
+
     async def _dropped_days(self, days: set[dt.date]) -> set[dt.date]:
         """Of days that had partitions, return those that retention has dropped (`store.retention`). It never drops a recent one."""
         if not days or min(days) >= max(self._existing_days) - dt.timedelta(days=DAYS_AHEAD + 1):
@@ -67,6 +73,11 @@ class Partitions:
     async def create_upcoming(self, today: dt.date) -> None:
         """Create the partitions of yesterday, today and the next week."""
         await self.create_missing(today + dt.timedelta(days=n) for n in range(-1, DAYS_AHEAD + 1))
+
+
+def is_partition_missing(error: asyncpg.CheckViolationError) -> bool:
+    """Whether a row was refused because its day has no partition: the only violation of no constraint in particular."""
+    return error.as_dict().get("constraint_name") is None
 
 
 DROPPED = (

@@ -14,6 +14,7 @@ from calls.events import Gap, ReplayReported
 from calls.model import Call, Exchange
 from store.database.connection import Database
 from store.database.tables import GROWING, PARTITIONED, metadata
+from store.erasure.eraser import Eraser
 from store.feed.consumer import ConsumerRunner
 from store.feed.signal import FeedSignal
 from store.ingest.batch_writer import BatchWriter, DerivedExchange
@@ -169,6 +170,24 @@ async def test_a_day_of_which_nothing_stays_is_dropped_and_comes_back_on_demand(
         assert (await fetch(database, "SELECT to_regclass($1)", f"{table.name}_20261101"))[0][0] is None
     await store(database, [make_exchange("old", 20, 2)])
     assert len(await exchanges_of(database, "old")) == 1
+
+
+async def test_a_day_that_an_erasure_empties_is_there_again_for_what_is_recorded_later(database: Database) -> None:
+    # Two store servers, each of which knows that the day has its partitions.
+    writers = [BatchWriter(database), BatchWriter(database)]
+    for number, writer in enumerate(writers):
+        await writer.create_upcoming_partitions(dt.datetime.fromtimestamp(NOW / 1e9, dt.UTC).date())
+        one = make_exchange(f"first-{number}", 0, number)
+        await writer.write_batch([DerivedExchange(one, call(one))])
+    eraser = Eraser(database=database, derive=derive, project="default", data=None, now=lambda: NOW)
+    for number in range(len(writers)):
+        assert await eraser.erase_run(f"first-{number}") is not None
+    assert (await fetch(database, "SELECT to_regclass('exchanges_20261121')"))[0][0] is None
+    late = [make_exchange(f"late-{number}", 0, 10 + number) for number in range(len(writers))]
+    for writer, one in zip(writers, late, strict=True):
+        result = await writer.write_batch([DerivedExchange(one, call(one))])
+        assert (result.exchanges, result.quarantined) == (1, ())
+        assert await exchanges_of(database, one.run) == [one]
 
 
 @pytest.mark.parametrize(("status", "way"), [(200, "dropped"), (500, "rewritten")])
