@@ -190,6 +190,12 @@ class Session:
         )
         self.on_change(self.id)
 
+    async def has_duplex_calls(self) -> bool:
+        """Whether any recorded call was answered before its request ended."""
+        if "duplex_calls" not in vars(self.recording):
+            await asyncio.to_thread(getattr, self.recording, "duplex_calls")
+        return bool(self.recording.duplex_calls)
+
     async def open_duplex(
         self, request: Request, actor: str | None, redact: Callable[[bytes], bytes]
     ) -> DuplexReplay | None:
@@ -203,10 +209,11 @@ class Session:
         )
         if self.is_interrupted or may_leave:
             return None
-        # Once found and unpacked, they are in memory.
-        calls = await asyncio.to_thread(lambda: self.recording.duplex_calls)
-        recorded, are_all_duplex = calls.get((request.method, request.url), ((), False))
+        recorded, are_all_duplex = self.recording.duplex_calls.get((request.method, request.url), ((), False))
         free = list(islice(filter(self._script.is_free, recorded), _ALTERNATIVES_CONSIDERED))
+        if not free:
+            return None
+        # Their bodies may have to be unpacked.
         replayable = await asyncio.to_thread(lambda: [one for one in free if not one.unreplayable_reason])
         if not replayable:
             return None
