@@ -69,7 +69,7 @@ WHERE c.relkind = 'i' GROUP BY 1 HAVING sum(pg_relation_size(c.oid)) > 1000000 O
 
 BEHIND: Final = """
 SELECT count(*) FROM (SELECT project, max(transaction) AS newest FROM feed GROUP BY project) AS written
-CROSS JOIN unnest(ARRAY['sums/4', 'texts/1', 'models/1']) AS known (consumer)
+CROSS JOIN unnest(ARRAY['sums/5', 'texts/1', 'models/1']) AS known (consumer)
 LEFT JOIN feed_positions USING (project, consumer)
 WHERE feed_positions.transaction IS NULL OR feed_positions.transaction < newest
 """

@@ -9,7 +9,7 @@ from store.database.tables import feed, feed_positions, run_totals
 from store.feed.entries import ReplayStored, decode_entries
 from store.feed.feed import FeedPosition
 
-NAME: Final = "sums/4"
+NAME: Final = "sums/5"
 """The name of the consumer that makes them (`sums.run_sums`)."""
 
 MOST_CHANGES: Final = 200

@@ -4,6 +4,7 @@ import asyncio
 import re
 from contextlib import AsyncExitStack
 from functools import partial
+from typing import Any, Final
 
 import pytest
 from sqlalchemy import text
@@ -150,17 +151,20 @@ async def test_tables_of_an_earlier_version_are_brought_to_ours_with_what_they_h
         await connection.run_sync(partial(upgrade, target="0001"))
         for statement in DAY.split(";"):
             await connection.execute(text(statement))
-        await connection.execute(text(CALL))
-        await connection.execute(text(EXCHANGE))
+        for id_, answer in CALLS.items():
+            await connection.execute(text(CALL.format(id=id_, **answer)))
+            await connection.execute(text(EXCHANGE.format(id=id_, **answer)))
     await database.prepare()
     async with database.transaction() as connection:
         columns = "run, provider, cost_usd, polls, first_byte, duration, traits"
-        rows = (await connection.execute(text(f"SELECT {columns}, {TRAITS_OF_COLUMNS} FROM calls"))).all()
+        query = text(f"SELECT {columns}, {TRAITS_OF_COLUMNS} FROM calls ORDER BY id")
+        rows = (await connection.execute(query)).all()
     for *values, traits, expected_traits in rows:
         assert values == ["night", "openai", None, None, 5, 9]
         assert traits == expected_traits
         assert trait_number("tool", "search") in traits
-    assert len(rows) == 1
+    failures = [trait_number("error", "true") in traits for *_, traits, _ in rows]
+    assert failures == [answer["has_failed"] for answer in CALLS.values()]
     await database.close()
 
 
@@ -174,13 +178,28 @@ FOR VALUES FROM ('019aa000-0000-0000-0000-000000000000') TO ('019ab000-0000-0000
 EXCHANGE = """
 INSERT INTO exchanges (project, id, run, started_at, first_byte_at, ended_at, method, url, status, outcome, truncated,
     redactions, request_digest, head, request_body)
-VALUES ('default', '019aa000-0000-7000-8000-000000000001', 'night', 1, 5, 9, 'POST', 'https://api.openai.com/', 429,
-    'completed', false, 0, '', '', '')
+VALUES ('default', '{id}', 'night', 1, 5, 9, 'POST', 'https://api.openai.com/', {status}, 'completed', false, 0, '', '', '')
 """
 
 CALL = """
 INSERT INTO calls (project, id, run, started_at, kind, provider, dialect, operation, host, outcome, streamed, complete,
-    key, profile, status, model_requested, tools)
-VALUES ('default', '019aa000-0000-7000-8000-000000000001', 'night', 1, 'model', 'openai', 'openai_chat', 'chat',
-    'api.openai.com', 'completed', false, true, '\\x00', 'openai_chat/1', 429, 'gpt-5', '{search}')
+    key, profile, status, model_requested, finish_reason, tools)
+VALUES ('default', '{id}', 'night', 1, 'model', 'openai', 'openai_chat', 'chat', 'api.openai.com', 'completed', {streamed},
+    {complete}, '\\x00', 'openai_chat/1', {status}, 'gpt-5', {finish}, ARRAY['search'])
 """
+
+CALLS: Final[dict[str, dict[str, Any]]] = {
+    f"019aa000-0000-7000-8000-00000000000{number}": dict(
+        zip(("status", "streamed", "complete", "finish", "has_failed"), answer, strict=True)
+    )
+    for number, answer in enumerate(
+        (
+            (429, "false", "true", "NULL", True),
+            (200, "true", "true", "'stop'", False),
+            (200, "true", "false", "NULL", True),
+            (200, "false", "true", "'failed'", True),
+            (101, "true", "false", "NULL", False),
+        )
+    )
+}
+"""Calls of an earlier version, and whether this one says of them that they failed."""

@@ -109,7 +109,7 @@ INSERT INTO text_hashes (project, run, day, hash, call, text_group)
 SELECT 'default', run, (to_timestamp(at / 1e9) AT TIME ZONE 'UTC')::date, md5(n::text)::bytea, id, id FROM made;
 INSERT INTO parts SELECT 'default', run, (to_timestamp(at / 1e9) AT TIME ZONE 'UTC')::date, md5(n::text)::bytea, '' FROM made;
 INSERT INTO feed (project, id, stored_at, entries, transaction) SELECT 'default', gen_random_uuid(), CASE WHEN n > 9 THEN {1 << 62} ELSE 1 END, decode('90', 'hex'), n - 20000 FROM made;
-INSERT INTO feed_positions SELECT 'default', consumer, 0, gen_random_uuid() FROM unnest(ARRAY['sums/4', 'texts/1', 'models/1', 'metrics/1']) AS consumer;
+INSERT INTO feed_positions SELECT 'default', consumer, 0, gen_random_uuid() FROM unnest(ARRAY['sums/5', 'texts/1', 'models/1', 'metrics/1']) AS consumer;
 ANALYZE
 """
 
