@@ -44,7 +44,7 @@ class VersionAnswer(msgspec.Struct, frozen=True, array_like=True):
 
 @asynccontextmanager
 async def serve_versions(database: Database, path: Path) -> AsyncIterator[None]:
-    """Answer questions on this socket, which only this user can reach. Raises OSError."""
+    """Answer questions on this socket, which only this user can reach. Where that is not possible, workers load nothing ahead."""
 
     connections: set[asyncio.StreamWriter] = set()
 
@@ -58,7 +58,12 @@ async def serve_versions(database: Database, path: Path) -> AsyncIterator[None]:
             connections.discard(writer)
             writer.close()
 
-    server = await asyncio.start_unix_server(connect, sock=_bind(path))
+    try:
+        server = await asyncio.start_unix_server(connect, sock=_bind(path))
+    except OSError as error:
+        logger.warning("no run is loaded ahead: cannot listen on %s: %s", path, error)
+        yield
+        return
     try:
         yield
     finally:

@@ -150,6 +150,12 @@ async def test_a_run_is_fetched_while_the_store_server_does_not_say_its_version(
         assert (await house.api.get("/v1/runs/night")).is_success
 
 
+async def test_a_store_server_that_cannot_say_versions_serves_without(database: Database, data: Path) -> None:
+    path = data.with_name("x" * 200)
+    async with serve_versions(database, path):
+        assert await StoredVersions(path, "default").state() is None
+
+
 async def test_limits_and_what_else_a_name_may_mean(
     tmp_path: Path, database: Database, monkeypatch: pytest.MonkeyPatch
 ) -> None:
