@@ -61,7 +61,7 @@ class MessageSearch:
                 break
             run.append(found)
             at = stop if mark is None else stop + 1
-            if at > limit:
+            if at > limit or at == end:
                 break
             found = match(data, at, end)
         if run:

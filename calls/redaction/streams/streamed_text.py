@@ -97,6 +97,8 @@ class StreamedText:
             at = len(buffer)
         self._drop_prefix(buffer, at)
         channels = self._search.channels
+        if not channels.slices:
+            return []
         slices, channels.slices = channels.slices, []
         return slices
 
@@ -124,7 +126,8 @@ class StreamedText:
                 end = self._search.take_run(buffer, at, size, self._base, _LINE_FEED if self._has_lines else None)
                 if end > at:
                     at = end
-                    self._settle_before(at)
+                    if self._search.channels.is_pending:
+                        self._settle_before(at)
                     continue
             cut = self._cutter.next_message(buffer, at)
             if cut is None:
@@ -146,8 +149,6 @@ class StreamedText:
         return at
 
     def _settle_before(self, at: int) -> None:
-        if not self._search.channels.is_pending:
-            return
         undecided_at = self._search.channels.undecided_at
         if undecided_at is not None and undecided_at < self._base + at - MAX_WAITING:
             self._search.channels.settle(self._base + at - MAX_WAITING)
