@@ -8,6 +8,7 @@ from typing import Any, Final
 import click
 import msgspec
 
+from calls.model import is_answer_broken
 from proxy.terminal.render_effects import rows_with_effects
 from proxy.terminal.text import count_text, money, next_command, print_table, printable, shorten
 
@@ -234,14 +235,22 @@ def _tool_calls_text(call: Shape) -> str:
 
 
 def _status(call: Shape, *, gap: bool = False) -> str:
-    whole = call["complete"] and call["outcome"] != "refused" and not gap
+    whole = call["complete"] and call["outcome"] != "refused" and not gap and not has_failed_answer(call)
     status = str(call["status"] or "-") + ("" if whole else " gap" if gap else f" {_cut_reason(call)}")
     return status + (f" ({call['attempts']} tries)" if call["attempts"] > 1 else "")
 
 
 def _cut_reason(call: Shape) -> str:
-    """Why an answer is not whole, or not the API's. One that ended well has lost its end to our own size limit."""
-    return "truncated" if call["outcome"] == "completed" else str(call["outcome"])
+    """Why an answer is not whole, or not the API's. Another one that ended well has lost its end to our own size limit."""
+    if call["outcome"] != "completed":
+        return str(call["outcome"])
+    return "failed" if has_failed_answer(call) else "truncated"
+
+
+def has_failed_answer(call: Shape) -> bool:
+    """Whether a model's answer ended in an error, or without its end mark, although its response was complete."""
+    how_it_ended = {name: call[name] for name in ("kind", "streamed", "status", "outcome", "complete", "finish_reason")}
+    return call["outcome"] == "completed" and is_answer_broken(**how_it_ended)
 
 
 def _address(call: Shape) -> str:

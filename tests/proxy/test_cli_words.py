@@ -45,6 +45,8 @@ WHOLE: dict[str, Any] = {
     "status": 200,
     "complete": True,
     "outcome": "completed",
+    "streamed": False,
+    "finish_reason": "stop",
     "usage": {"input_tokens": 1, "output_tokens": 2},
     "duration_ms": 7.0,
     "tool_calls": [],
@@ -127,6 +129,15 @@ def test_a_table_shows_what_leads_to_a_call_and_its_branch() -> None:
     )
     assert head[:3] == ("STEP", "FROM", "BRANCH")
     assert [row[:3] for row in rows] == [("1", "", "1"), ("2", "1", "1"), ("3", "1", "2"), ("4", "1+3", "")]
+
+
+def test_an_answer_that_failed_under_200_is_told_from_one_that_was_too_large_to_keep() -> None:
+    too_large = call(1, complete=False, finish_reason=None)
+    broken = call(2, complete=False, finish_reason=None, streamed=True)
+    failed = call(3, finish_reason="failed")
+    left = call(4, complete=False, finish_reason=None, streamed=True, outcome="client_closed")
+    _, rows = call_table([too_large, broken, failed, left, call(5)])
+    assert [row[2] for row in rows] == ["200 truncated", "200 failed", "200 failed", "200 client_closed", "200"]
 
 
 def test_what_is_asked_of_an_mcp_server_is_its_method_and_not_the_address_of_all() -> None:
