@@ -31,6 +31,11 @@ def may_be_duplex(method: str, headers: Headers) -> bool:
     )
 
 
+def is_grpc(headers: Headers) -> bool:
+    """Return whether a request is one of gRPC, whose URL says which method is called."""
+    return (header(headers, "content-type") or "").lower().startswith("application/grpc")
+
+
 def is_duplex(exchange: Exchange) -> bool:
     """Return whether a recorded call was answered before its request ended, and the answer ended after that."""
     request_body, response, start = exchange.request.body, exchange.response, exchange.first_byte_at
@@ -44,6 +49,25 @@ def is_duplex(exchange: Exchange) -> bool:
         return False
     last = exchange.ended_at if response.trailers else response.body.chunks[-1].at if response.body.chunks else start
     return start < request_body.chunks[-1].at <= (last or start)
+
+
+class UnrecordedCall:
+    """A call whose URL was not recorded (implements `Duplex`). It is refused before its end, for which its client may not come."""
+
+    has_diverged = False
+
+    def __init__(self, refuse: Callable[[], Answer | None]) -> None:
+        self._refuse: Callable[[], Answer | None] | None = refuse
+
+    def receive(self, data: bytes) -> Answer | None:
+        """Refuse the call when some of its body has come."""
+        if not data or self._refuse is None:
+            return None
+        refuse, self._refuse = self._refuse, None
+        return refuse()
+
+    def end(self) -> None:
+        """Do nothing: the call was refused."""
 
 
 class DuplexReplay:

@@ -81,6 +81,11 @@ class Recording:
         return last
 
     @cached_property
+    def urls(self) -> frozenset[str]:
+        """The URLs of all calls."""
+        return frozenset(entry.brief.url for entry in self.index.entries)
+
+    @cached_property
     def duplex_calls(self) -> Mapping[tuple[str, str], tuple[tuple[RecordedExchange, ...], bool]]:
         """The calls that were answered before their request ended, by method and URL, and whether there are no others.
 

@@ -165,7 +165,7 @@ class Replays:
             session = self._single_session or await self._session_for(self._recording_name(run))
         except UnusableRecording:
             return None  # the answer to the complete request says why
-        if session is None or not await session.has_duplex_calls():
+        if session is None or not await session.may_open_duplex(request):
             return None
         self._note_request(session)
 

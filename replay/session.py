@@ -18,8 +18,8 @@ from calls.mcp_late_answers import is_old_transport
 from calls.model import Exchange, Json, Request, client_outcome, has_answer_ended
 from calls.overrides.overrides import Override
 from replay import playback
-from replay.answer import Answer, MatchTier, source_header
-from replay.duplex import DuplexReplay
+from replay.answer import Answer, Duplex, MatchTier, source_header
+from replay.duplex import DuplexReplay, UnrecordedCall, is_grpc
 from replay.effects import EffectsReplay
 from replay.forks.hooks import EditHook, HookAnswer, MissHook
 from replay.misses import explain, miss
@@ -190,25 +190,35 @@ class Session:
         )
         self.on_change(self.id)
 
-    async def has_duplex_calls(self) -> bool:
-        """Whether any recorded call was answered before its request ended."""
-        if "duplex_calls" not in vars(self.recording):
-            await asyncio.to_thread(getattr, self.recording, "duplex_calls")
-        return bool(self.recording.duplex_calls)
-
-    async def open_duplex(
-        self, request: Request, actor: str | None, redact: Callable[[bytes], bytes]
-    ) -> DuplexReplay | None:
-        """Return the replay of a call that may be answered before its request ends; None if it waits for the end.
-
-        `request` is its redacted head, and `redact` redacts the beginning of its body.
-        """
+    async def may_open_duplex(self, request: Request) -> bool:
+        """Whether a request, of which only the head is known, may be answered or refused before its end."""
         options = self.options
         may_leave = (
             options.edit_hook or options.miss_hook or options.records_answers or options.own_mode(_host(request.url))
         )
         if self.is_interrupted or may_leave:
-            return None
+            return False
+        if "duplex_calls" not in vars(self.recording):
+            await asyncio.to_thread(getattr, self.recording, "duplex_calls")
+        return bool(self.recording.duplex_calls) or self._is_unrecorded(request)
+
+    def _is_unrecorded(self, request: Request) -> bool:
+        return self.options.on_miss == "fail" and is_grpc(request.headers) and request.url not in self.recording.urls
+
+    async def open_duplex(self, request: Request, actor: str | None, redact: Callable[[bytes], bytes]) -> Duplex | None:
+        """Return what answers or refuses a call before its request ends; None if it waits for the end.
+
+        `request` is its redacted head, and `redact` redacts the beginning of its body.
+        """
+        options = self.options
+
+        @cache
+        def incoming() -> IncomingRequest:
+            self._request_count += 1
+            return self._incoming(request, actor, goes_live=False)
+
+        if self._is_unrecorded(request):
+            return UnrecordedCall(lambda: self._early_miss(incoming(), explain.unrecorded_url_miss(incoming())))
         recorded, are_all_duplex = self.recording.duplex_calls.get((request.method, request.url), ((), False))
         free = list(islice(filter(self._script.is_free, recorded), _ALTERNATIVES_CONSIDERED))
         if not free:
@@ -217,11 +227,6 @@ class Session:
         replayable = await asyncio.to_thread(lambda: [one for one in free if not one.unreplayable_reason])
         if not replayable:
             return None
-
-        @cache
-        def incoming() -> IncomingRequest:
-            self._request_count += 1
-            return self._incoming(request, actor, goes_live=False)
 
         def begin(one: RecordedExchange, replay: DuplexReplay) -> Answer | None:
             return self._duplex_answer(incoming(), one, replay)
@@ -233,11 +238,14 @@ class Session:
             if has_begun:
                 self._undo_hit("strict", why)
                 return None
-            answer = self._miss_answer(incoming(), why)
-            self.on_change(self.id)
-            return answer
+            return self._early_miss(incoming(), why)
 
         return DuplexReplay(replayable, redact, begin, refuse)
+
+    def _early_miss(self, incoming: IncomingRequest, why: Miss) -> Answer | None:
+        answer = self._miss_answer(incoming, why)
+        self.on_change(self.id)
+        return answer
 
     def _duplex_answer(self, incoming: IncomingRequest, one: RecordedExchange, replay: DuplexReplay) -> Answer | None:
         """Take the recorded call, or one with an equal request that comes before it, and return its answer."""

@@ -122,7 +122,8 @@ class ReplayStream(RelayStream):
             )
         )
         yield waiting
-        self._duplex = waiting.result
+        is_whole = any(isinstance(event, RequestEndOfMessage) for event in self._paused_event_queue)
+        self._duplex = None if is_whole else waiting.result
         if self._duplex is not None:
             yield from self._feed_duplex(self._duplex, b"")
 

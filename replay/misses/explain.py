@@ -152,6 +152,12 @@ def client_waits_miss(incoming: IncomingRequest, recorded: RecordedExchange, *, 
     )
 
 
+def unrecorded_url_miss(incoming: IncomingRequest) -> Miss:
+    """The miss of a request to a URL that was not recorded, of which only the beginning has come."""
+    detail = f"{incoming.description} was not recorded in run {incoming.run}: no call there has this URL."
+    return _new_miss(incoming, "no_match", detail, incoming.record_again, None)
+
+
 def duplex_miss(incoming: IncomingRequest, recorded: RecordedExchange, size: int) -> Miss:
     """The miss of a request that differs from one that was answered before it ended."""
     detail = (

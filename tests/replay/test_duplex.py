@@ -200,3 +200,24 @@ def test_only_an_answer_between_the_parts_of_a_request_makes_a_duplex_call() -> 
     assert not is_duplex(refused)
     # What was sent last is answered by trailers alone.
     assert is_duplex(_call(((1, b"a"), (5, b"b")), ((3, b"A"),), began=2, ended=6))
+
+
+async def test_a_call_to_a_url_that_was_not_recorded_is_refused_when_its_body_begins() -> None:
+    replays = await replays_of(run_of(turns()))
+    request = Request(method="POST", url=f"{URL}/Other", http_version="HTTP/2", headers=GRPC)
+    duplex = await replays.open_duplex(request, run=None, owner="127.0.0.1:1")
+    assert duplex is not None
+    assert duplex.receive(b"") is None
+    answer = duplex.receive(b"one")
+    assert answer is not None
+    assert dict(answer.headers)["grpc-status"] == "9"
+    assert duplex.receive(b"two") is None
+    assert report_of(replays)["missed"] == 1
+
+
+async def test_it_is_not_where_it_may_go_live_or_is_no_grpc() -> None:
+    cases: list[tuple[Headers, dict[str, Any]]] = [(GRPC, {"on_miss": "live"}), ((), {})]
+    for headers, options in cases:
+        replays = await replays_of(run_of(turns()), **options)
+        request = Request(method="POST", url=f"{URL}/Other", http_version="HTTP/2", headers=headers)
+        assert await replays.open_duplex(request, run=None, owner="127.0.0.1:1") is None

@@ -120,3 +120,21 @@ async def test_chunks_of_http_1_are_parts_too(tmp_path: Path) -> None:
         assert await reader.readuntil(b"\r\n\r\n") == b"3\r\nTWO\r\n0\r\ngrpc-status: 0\r\n\r\n"
         writer.close()
     assert report_of(replays)["verdict"] == "right"
+
+
+async def test_a_grpc_call_that_was_not_recorded_is_told_so_while_it_waits(tmp_path: Path) -> None:
+    async with _asking(tmp_path, turns()) as (peer, replays):
+        stream = peer.conn.get_next_available_stream_id()
+        pseudo_fields = [
+            (":method", "POST"),
+            (":scheme", "https"),
+            (":authority", HOST),
+            (":path", "/speech.Speech/Other"),
+        ]
+        peer.conn.send_headers(stream, [*pseudo_fields, ("content-type", "application/grpc")])
+        heard = peer.streams[stream] = ReceivedStream()
+        _send(peer, stream, b"first")
+        await _until_end(peer, heard)
+        assert (heard.header(":status"), heard.header("grpc-status"), heard.body) == ("424", "9", b"")
+        assert "no call there has this URL" in (heard.header("grpc-message") or "")
+    assert [entry["reason"] for entry in report_of(replays)["misses"]] == ["no_match"]
