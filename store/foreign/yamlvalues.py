@@ -81,7 +81,9 @@ class _Builder:
                 documents += 1
                 yield from (("interactions", item) for item in self._items(1) if isinstance(item, dict))
             elif not isinstance(event, (yaml.StreamStartEvent, yaml.DocumentStartEvent, yaml.DocumentEndEvent)):
-                raise BadYaml("it does not begin with a mapping, as a VCR cassette does")
+                raise BadYaml(
+                    "it is no recording that can be read: it does not begin with a mapping, as a VCR cassette does"
+                )
         if not documents:
             raise BadYaml("it is empty")
 

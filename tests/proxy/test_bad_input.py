@@ -329,7 +329,10 @@ def test_a_compressed_bundle_is_read(tmp_path: Path) -> None:
         (b"openapi: 3.0.0\npaths: {}\n", "neither a bundle of Playhead nor a cassette"),
         (b'{"interactions": []}', "no interactions; record it again"),
         (b"interactions: []\nversion: 1\n", "no interactions; record it again"),
-        (b"import os\nprint(1)\n", "does not begin with a mapping, as a VCR cassette does; choose another file"),
+        (
+            b"import os\nprint(1)\n",
+            "is no recording that can be read: it does not begin with a mapping, as a VCR cassette does; choose another file",
+        ),
         (b"[project]\n", "not valid JSON: .*; choose another file"),
         (b'{"x": 1}\n{"x": 2}\n', "line 1: it has no response; choose another file if this is no recording"),
         (b'{"request": {}, "response": 1}\n', "every entry was skipped; the first: line 1"),
