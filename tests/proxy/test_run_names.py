@@ -97,7 +97,7 @@ class StoreServer:
         self.runs = runs
         self.data = open_data_dir(data) if data else None
 
-    async def connect_store_server(self) -> "StoreServer":
+    async def connect_store_server(self, **_: object) -> "StoreServer":
         return self
 
     def require_same_profiles(self, *, own_worker: bool) -> None:

@@ -17,7 +17,7 @@ from tests.drills.house import until_true
 async def read(settings: Settings) -> str:
     """Do as a command that reads; the address of the store server that answered it."""
     async with CommandProcesses(settings) as processes:
-        with await processes.connect_store_server(stays_ready=True) as api:
+        with await processes.connect_store_server(stays_ready=True, may_create=True) as api:
             assert api.get("/runs")["items"] == []
             return api.url
 
