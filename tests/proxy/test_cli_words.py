@@ -29,6 +29,7 @@ from proxy.processes.store_client import Api, NotFound, incomplete_reason, path_
 from proxy.processes.user_command import require_command
 from proxy.terminal.render_run import call_table
 from proxy.terminal.text import next_command
+from store.datadir import open_data_dir
 from store.generations.build import unreplayable_reason
 from tests.store.exchanges import conversation
 
@@ -319,12 +320,14 @@ def test_an_output_that_takes_no_more_is_told_in_a_sentence() -> None:
 
 
 def test_a_reader_of_an_export_may_leave(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def break_pipe(*_: object) -> None:
+    def break_pipe(*_: object, **__: object) -> None:
         raise BrokenPipeError(errno.EPIPE, "Broken pipe")
 
+    open_data_dir(tmp_path)
     monkeypatch.setattr(files, "query_store", break_pipe)
     done = CliRunner().invoke(playhead, ["export", "--data", str(tmp_path), "night"])
     assert (done.exit_code, done.output) == (1, ""), "as of any command whose reader leaves"
+    assert isinstance(done.exception, SystemExit)
 
 
 def test_a_command_may_be_started_without_streams(tmp_path: Path) -> None:
