@@ -18,7 +18,7 @@ from store.ingest.partitions import first_id_of
 from store.query.filters import Filters, call_conditions
 from store.search.groups import read_group
 from store.search.lookup_plans import DaySpan, newest_first, tsquery
-from store.search.matching import Places, TextMatcher
+from store.search.matching import TextMatcher
 from store.search.pages import FoundText, SearchWindow, TextPlace
 from store.search.query import SearchQuery
 
@@ -42,8 +42,6 @@ class GroupLookup:
         self._matcher = TextMatcher(query)
         self._is_ranked = is_ranked
         self._fit = [*call_conditions(replace(filters, q=None), project)]
-        self._words: dict[TextPlace, Places] = {}
-        """Where the words of the query are in the texts that were found."""
 
     async def find_newest(
         self, connection: AsyncConnection, span: DaySpan, window: SearchWindow, most: int
@@ -94,9 +92,7 @@ class GroupLookup:
             for one in read_group(row.texts):
                 place = TextPlace(row.day, one.started_at, one.call, one.hash)
                 if _is_in(window, place) and self._matcher.is_fitting(one.text):
-                    if self._is_ranked:
-                        self._words[place] = self._matcher.places(one.text)
-                    found.append(FoundText(run=row.run, place=place, role=one.role, rank=0.0, group=row.id))
+                    found.append(FoundText(row.run, place, one.role, text=one.text if self._is_ranked else ""))
         return found
 
     async def _among_calls(self, connection: AsyncConnection, found: list[FoundText]) -> list[FoundText]:
@@ -110,29 +106,14 @@ class GroupLookup:
 
     async def rank(self, connection: AsyncConnection, found: Sequence[FoundText]) -> list[FoundText]:
         """Return the same with their ranks. PostgreSQL ranks a text by the places of the words, and by how many words it has."""
-        ours = [self._words[one.place] for one in found if one.group is not None]
+        ours = [one.text for one in found if one.text]
         if not ours:
             return list(found)
-        vectors, lengths = map(list, zip(*ours, strict=True))
+        places = await asyncio.to_thread(lambda: [self._matcher.places(text) for text in ours])
+        vectors, lengths = map(list, zip(*places, strict=True))
         values = {"vectors": vectors, "lengths": lengths, "query": self._text_query}
         ranks = iter((await connection.execute(_RANKS, values)).scalars().all())
-        return [one if one.group is None else one._replace(rank=next(ranks)) for one in found]
-
-    async def load_texts(self, connection: AsyncConnection, page: Sequence[FoundText]) -> dict[TextPlace, str]:
-        """Load the contents of texts; those that were deleted meanwhile are missing."""
-        keys = {(one.run, one.place.day, one.group) for one in page if one.group is not None}
-        if not keys:
-            return {}
-        key = tuple_(text_groups.c.run, text_groups.c.day, text_groups.c.id)
-        query = select(text_groups.c.day, text_groups.c.texts)
-        rows = (
-            await connection.execute(query.where(text_groups.c.project == self._project, key.in_(list(keys))))
-        ).all()
-        return {
-            TextPlace(row.day, one.started_at, one.call, one.hash): one.text
-            for row in rows
-            for one in read_group(row.texts)
-        }
+        return [one._replace(rank=next(ranks)) if one.text else one for one in found]
 
 
 def _count_newer(found: Sequence[FoundText], day: dt.date, newest_at: int) -> int:

@@ -1,11 +1,9 @@
 """Find texts by words: the newest first, in growing spans of days, so that a common word does not read all days."""
 
 import datetime as dt
-import heapq
 import uuid
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator
 from dataclasses import replace
-from itertools import islice
 from operator import attrgetter
 from typing import Final
 
@@ -19,7 +17,7 @@ from store.query.filters import Filters, contains_run_text
 from store.query.pages import NEWEST_FIRST, list_digest
 from store.search.group_lookup import GroupLookup
 from store.search.lookup_plans import DaySpan, plan_for_values
-from store.search.pages import FoundPage, FoundText, SearchWindow, TextPlace, begin_window
+from store.search.pages import FoundPage, FoundText, SearchWindow, begin_window
 from store.search.query import SearchQuery
 from store.search.single_texts import SingleTextLookup, has_single_texts
 
@@ -34,8 +32,6 @@ MOST_RUNS: Final = 1000
 
 FIRST_SPAN: Final = 1
 """Days that are searched first; each span is twice as long as the one before."""
-
-type _Lookups = Sequence[GroupLookup | SingleTextLookup]
 
 
 class TextLookup:
@@ -52,26 +48,23 @@ class TextLookup:
         digest = list_digest("search", self._project, NEWEST_FIRST, filters)
         window = begin_window(cursor, digest)
         async with self._database.transaction() as connection:
-            lookups = await self._lookups(connection, query, filters, is_ranked=True)
+            groups, single_texts = await self._lookups(connection, query, filters, is_ranked=True)
             while True:
                 most = MOST_CANDIDATES if window.bottom is None else 2 * MOST_CANDIDATES
-                found = await self._newest(connection, lookups, window, most)
-                for one in lookups:
-                    found = await one.rank(connection, found)
+                found = await self._newest(connection, groups, single_texts, window, most)
+                found = await groups.rank(connection, found)
                 rest = window.rest(found)
                 page, is_last = rest[:limit], len(found) < MOST_CANDIDATES and window.bottom is None
                 if page or is_last:
                     break
                 window = window.before(found)
-            bodies: dict[TextPlace, str] = {}
-            for one in lookups:
-                bodies |= await one.load_texts(connection, page)
+            bodies = await single_texts.load_texts(connection, page) if single_texts else {}
         window = window.with_ends(found, is_last=is_last)
         if len(rest) > limit:
             following: SearchWindow | None = window.after(page[-1])
         else:
             following = None if is_last else window.before(found)
-        texts_found = [one._replace(text=bodies[one.place]) for one in page if one.place in bodies]
+        texts_found = [one._replace(text=text) for one in page if (text := one.text or bodies.get(one.place))]
         return FoundPage(texts_found, None if following is None else str(following))
 
     async def resolve(self, filters: Filters) -> Filters:
@@ -91,27 +84,33 @@ class TextLookup:
         """Return the calls of the newest texts that fit, of `MOST_TEXTS` at most."""
         async with self._database.transaction() as connection:
             lookups = await self._lookups(connection, query, Filters(), is_ranked=False)
-            found = await self._newest(connection, lookups, SearchWindow(""), MOST_TEXTS)
+            found = await self._newest(connection, *lookups, SearchWindow(""), MOST_TEXTS)
         return tuple(dict.fromkeys(one.place.call for one in found))
 
     async def _lookups(
         self, connection: AsyncConnection, query: SearchQuery, filters: Filters, *, is_ranked: bool
-    ) -> _Lookups:
+    ) -> tuple[GroupLookup, SingleTextLookup | None]:
         await plan_for_values(connection)
-        found: list[GroupLookup | SingleTextLookup] = [GroupLookup(self._project, query, filters, is_ranked=is_ranked)]
-        if await has_single_texts(connection):
-            found.append(SingleTextLookup(self._project, query, filters))
-        return found
+        groups = GroupLookup(self._project, query, filters, is_ranked=is_ranked)
+        has_others = await has_single_texts(connection)
+        return groups, SingleTextLookup(self._project, query, filters) if has_others else None
 
     async def _newest(
-        self, connection: AsyncConnection, lookups: _Lookups, window: SearchWindow, most: int
+        self,
+        connection: AsyncConnection,
+        groups: GroupLookup,
+        single_texts: SingleTextLookup | None,
+        window: SearchWindow,
+        most: int,
     ) -> list[FoundText]:
         """Return the newest texts of a window that fit, the newest first."""
         found: list[FoundText] = []
         async for span in self._spans(connection, window):
-            sorted_texts = [await one.find_newest(connection, span, window, most - len(found)) for one in lookups]
-            newest_first = heapq.merge(*sorted_texts, key=attrgetter("place"), reverse=True)
-            found += islice(newest_first, most - len(found))
+            of_span = await groups.find_newest(connection, span, window, most - len(found))
+            if single_texts:
+                of_span += await single_texts.find_newest(connection, span, window, most - len(found))
+                of_span.sort(key=attrgetter("place"), reverse=True)
+            found += of_span[: most - len(found)]
             if len(found) >= most:
                 break
         return found

@@ -73,7 +73,7 @@ class TextMatcher:
 def _count_positions(words: list[str]) -> int:
     """Return how many positions a tsvector of these words has."""
     # In most texts no word can occur so often. Sets take half of the time of counting.
-    if len(words) - len(set(words)) < MOST_POSITIONS:
+    if len(words) <= MOST_POSITIONS or len(words) - len(set(words)) < MOST_POSITIONS:
         return len(words) - words.count("")
     return sum(min(count, MOST_POSITIONS) for word, count in Counter(words).items() if word)
 

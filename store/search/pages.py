@@ -28,15 +28,14 @@ class TextPlace(msgspec.Struct, frozen=True, array_like=True, order=True):
 
 
 class FoundText(NamedTuple):
-    """A text that fits. Without its content until that is loaded."""
+    """A text that fits."""
 
     run: str
     place: TextPlace
     role: str
-    rank: float
+    rank: float = 0.0
     text: str = ""
-    group: uuid.UUID | None = None
-    """Where its content is; None of a text that an earlier version has stored."""
+    """Its content; empty until it is loaded."""
 
     @property
     def order(self) -> tuple[float, TextPlace]:

@@ -52,13 +52,9 @@ class SingleTextLookup:
             for run, *place, role, ranked in await connection.execute(fitting.limit(most))
         ]
 
-    async def rank(self, _: AsyncConnection, found: Sequence[FoundText]) -> list[FoundText]:
-        """Return the same: they have their ranks."""
-        return list(found)
-
     async def load_texts(self, connection: AsyncConnection, page: Sequence[FoundText]) -> dict[TextPlace, str]:
         """Load the contents of texts; those that were deleted meanwhile are missing."""
-        keys = [(one.run, one.place.day, one.place.hash) for one in page if one.group is None]
+        keys = [(one.run, one.place.day, one.place.hash) for one in page if not one.text]
         if not keys:
             return {}
         key = tuple_(texts.c.run, texts.c.day, texts.c.hash)

@@ -98,7 +98,7 @@ def distinct_words(texts: Iterable[str]) -> set[str]:
         (ascii_texts if text.isascii() else others).append(text)
     # All at once: texts of a run repeat their words, and a word that is there already is only looked up.
     found = set(" ".join(ascii_texts).encode().translate(_SPACED).decode().split())
-    if found and len(max(found, key=len)) > LONGEST_WORD:
+    if max(map(len, found), default=0) > LONGEST_WORD:
         found = {word[:LONGEST_WORD] for word in found}
     for text in others:
         found.update(word_list(text))
