@@ -104,6 +104,7 @@ def export_command(
         raise click.UsageError("--no-proof needs --format bundle: other formats have none.")
     if endpoint and output:
         raise click.UsageError("--endpoint sends the spans and -o writes them: choose one.")
+    receiver, receiver_headers = endpoint and _parse_endpoint(endpoint), dict(map(_parse_header, headers))
     CommandProcesses(settings_from_flags(**flags)).require_data_directory()
     try:
         redactor, profiles = _load_redactor(flags)
@@ -114,8 +115,8 @@ def export_command(
                 options=SpanOptions(content=content, project=receiver_project, semconv=semconv or DEFAULT_VERSION),
                 search=search,
                 output=output,
-                endpoint=endpoint and _parse_endpoint(endpoint),
-                headers=dict(map(_parse_header, headers)),
+                endpoint=receiver,
+                headers=receiver_headers,
             )
             result = query_store(
                 flags, lambda api: export_spans(api, resolve_run_name(api, run), export), is_silent=False
