@@ -25,6 +25,9 @@ _GRPC_MESSAGE_CHARACTERS: Final = "".join(chr(code) for code in range(0x20, 0x7F
 _MAX_GRPC_MESSAGE: Final = 2000
 """Maximum bytes of such a message. Clients take 8 KiB of header fields, and an encoded byte takes three."""
 
+_NO_RETRY: Final = ("x-should-retry", "false")
+"""What the SDKs of OpenAI and Anthropic look at before they send a request again."""
+
 _JSON_RPC_CODE: Final = -32000
 """The first of the codes that JSON-RPC leaves to servers."""
 
@@ -45,13 +48,14 @@ def refusal_answer(
             ("Content-Type", kind),
             ("grpc-status", str(_GRPC_CODES.get(status, _FAILED_PRECONDITION))),
             ("grpc-message", _grpc_message(members, message)),
+            _NO_RETRY,
         )
         body = b""
     else:
         rpc_id = _json_rpc_id(request) if request is not None else None
         body = dumps(members if rpc_id is None else _json_rpc_error(rpc_id, members, message))
         media_type = "application/problem+json" if rpc_id is None else "application/json"
-        headers = (("Content-Type", media_type), ("Content-Length", str(len(body))), ("x-should-retry", "false"))
+        headers = (("Content-Type", media_type), ("Content-Length", str(len(body))), _NO_RETRY)
     is_bodiless = not body or (request is not None and request.method == "HEAD")
     return Answer(
         status=status,

@@ -24,6 +24,7 @@ async def test_a_miss_says_why_in_the_fields_of_grpc(content_type: str) -> None:
     fields = dict(answer.headers)
     assert (answer.status, answer.body, fields["Content-Type"]) == (424, b"", content_type)
     assert fields["grpc-status"] == "9"  # FAILED_PRECONDITION, after which no client retries
+    assert fields["x-should-retry"] == "false"
     assert fields["grpc-message"].isascii()
     message = unquote(fields["grpc-message"])
     assert message.startswith("playhead: replay_miss: ")

@@ -16,6 +16,7 @@ from replay.recording import build_recording
 from replay.report import interrupted_report, report_lines
 from replay.session import ReplayOptions, Session
 from store.bundle.bundle import bundle_lines, read_bundle
+from store.datadir import open_data_dir
 from tests.replay.strategies import (
     PROFILES,
     chat,
@@ -77,8 +78,7 @@ def run_why(*arguments: str) -> Result:
 
 
 async def test_the_command_reads_the_newest_report(tmp_path: Path) -> None:
-    replays = tmp_path / "data/replays"
-    run_why("--data", str(tmp_path / "data"))
+    replays = open_data_dir(tmp_path / "data").replays
     (replays / "replay-1.json").write_text(json.dumps(await report_of("a", "b")))
     (replays / "replay-2.json").write_text(json.dumps(await report_of("x")))
     found = run_why("--data", str(tmp_path / "data"))
