@@ -48,19 +48,18 @@ def refusal_answer(
             ("Content-Type", kind),
             ("grpc-status", str(_GRPC_CODES.get(status, _FAILED_PRECONDITION))),
             ("grpc-message", _grpc_message(members, message)),
-            _NO_RETRY,
         )
         body = b""
     else:
         rpc_id = _json_rpc_id(request) if request is not None else None
         body = dumps(members if rpc_id is None else _json_rpc_error(rpc_id, members, message))
         media_type = "application/problem+json" if rpc_id is None else "application/json"
-        headers = (("Content-Type", media_type), ("Content-Length", str(len(body))), _NO_RETRY)
+        headers = (("Content-Type", media_type), ("Content-Length", str(len(body))))
     is_bodiless = not body or (request is not None and request.method == "HEAD")
     return Answer(
         status=status,
         reason=reason,
-        headers=(*headers, source),
+        headers=(*headers, _NO_RETRY, source),
         pieces=() if is_bodiless else (Piece(0, body),),
     )
 
