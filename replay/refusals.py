@@ -11,7 +11,7 @@ from urllib.parse import quote
 
 from calls.codec.json import InvalidJson, dumps, parse_json_leniently
 from calls.dialects.protocols.jsonrpc import may_be_json_rpc
-from calls.model import Json, Request, header
+from calls.model import Headers, Json, Request, header
 from replay.answer import Answer, Piece
 
 _GRPC_CODES: Final = {403: 7}
@@ -44,7 +44,7 @@ def refusal_answer(
     """Return the refusal of a request (None where it is unknown). `members` is its problem, `message` what a person reads."""
     kind = (header(request.headers, "content-type") or "").lower() if request is not None else ""
     if kind.startswith("application/grpc"):
-        headers = (
+        headers: Headers = (
             ("Content-Type", kind),
             ("grpc-status", str(_GRPC_CODES.get(status, _FAILED_PRECONDITION))),
             ("grpc-message", _grpc_message(members, message)),
