@@ -396,9 +396,11 @@ def fill_all(
     data: DataDir, dsn: str, runs: int, arguments: argparse.Namespace, report: Report, newest: int
 ) -> dict[str, Any]:
     """Measure ingest with empty tables, and fill them; return what was measured."""
-    with running_store(data, dsn) as (store, _):
-        before = [asdict(row) for row in measure_ingest(store, arguments.rounds, arguments.ingest, 0)]
-        report.add("ingest, empty tables", ingest_spreads(before))
+    before: list[dict[str, Any]] = []
+    with running_store(data, dsn) as (store, _):  # which makes the tables
+        if arguments.ingest:
+            before += [asdict(row) for row in measure_ingest(store, arguments.rounds, arguments.ingest, 0)]
+            report.add("ingest, empty tables", ingest_spreads(before))
     recorded = fill_tables(dsn, runs, arguments, report, newest)
     with running_store(data, dsn):
         report.add("followers caught up after s", wait_until_caught_up(dsn))
