@@ -8,7 +8,7 @@ import asyncio
 import datetime as dt
 import uuid
 from collections import Counter
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any, Final
@@ -37,7 +37,6 @@ from store.database.connection import Database
 from store.database.day_locks import share_any_day, share_days
 from store.database.object_forms import ObjectRef, ObjectStorage, ObjectStorageDown, fill_in, object_form, objects_of
 from store.database.tables import PARTITIONED
-from store.erasure.mentions import is_about
 from store.feed.entries import RunChanged, RunDeleted
 from store.feed.feed import append_entries
 from store.ingest.partitions import day_of, first_id_of
@@ -153,16 +152,22 @@ async def note_erased(connection: asyncpg.Connection, project: str, run: str, da
     await connection.execute(NOTE_ERASED, project, sorted(days), run)
 
 
-async def erase_replays(database: Database, project: str, runs: Sequence[str]) -> int:
-    """Delete the reports of replays that name these runs, which may have edited answers; return how many."""
+async def find_replays(database: Database, project: str, is_meant: Callable[[bytes], bool]) -> list[str]:
+    """Return the ids of the replays whose reports are meant. Reports may have edited answers, and what agents asked."""
     replay_ids: list[str] = []
     after = ""
     async with database.connection() as connection:
         while rows := await connection.fetch(REPLAYS, project, after):
             replay_ids += await asyncio.to_thread(
-                lambda page: [row["id"] for row in page if is_about(unpack(row["report"]), runs)], rows
+                lambda page: [row["id"] for row in page if is_meant(unpack(row["report"]))], rows
             )
             after = rows[-1]["id"]
+    return replay_ids
+
+
+async def erase_replays(database: Database, project: str, replay_ids: Sequence[str]) -> int:
+    """Delete the reports of replays; return how many."""
+    async with database.connection() as connection:
         return await _delete(connection, "replays", "id = ANY ($2::text[])", project, replay_ids)
 
 

@@ -1,5 +1,6 @@
 """Erase runs or calls, and report where something was."""
 
+import asyncio
 import datetime as dt
 import uuid
 from collections.abc import Callable, Collection, Mapping, Sequence
@@ -13,13 +14,24 @@ from store.database.conflicts import retry_conflicts
 from store.database.connection import Database
 from store.database.object_forms import ObjectStorageDown
 from store.erasure.disk_traces import clear_shared_files, remove_disk_traces, rewrite_erased_days
-from store.erasure.erase_rows import ErasedRows, erase_exchanges, erase_replays, erase_run
-from store.erasure.files import NO_FILES, ErasedFiles, erase_files
+from store.erasure.erase_rows import ErasedRows, erase_exchanges, erase_replays, erase_run, find_replays
+from store.erasure.files import NO_FILES, ErasedFiles, erase_files, quoting_files
 from store.erasure.matching import BEGINNING, BodyMatch, SearchStep, find_calls
+from store.erasure.mentions import is_about, is_quoting
 from store.ingest.partitions import first_id_of
 from store.query.exchanges import ExchangeQueries
 from store.retention.partition_swap import erased_days
 from store.search.index import TextIndex
+
+SHORTEST_QUOTE: Final = 4
+"""Characters of a text from which on it is looked for in the reports of replays. Shorter ones are in nearly all."""
+
+
+class Quotes(NamedTuple):
+    """Reports of replays that quote a text."""
+
+    files: Sequence[Path]
+    replays: Sequence[str]
 
 
 class ErasureReport(NamedTuple):
@@ -46,6 +58,15 @@ class ErasureReport(NamedTuple):
     def with_remains(self, remains: Sequence[str]) -> "ErasureReport":
         """Return the same with more that may still have something."""
         return self._replace(remains=[*self.remains, *remains])
+
+    def with_quotes(self, quotes: Quotes) -> "ErasureReport":
+        """Return the same with reports of replays."""
+        if not quotes.replays and not quotes.files:
+            return self
+        return self._replace(
+            rows={**self.rows, "replays": self.rows.get("replays", 0) + len(quotes.replays)},
+            files=self.files._replace(replay_files=self.files.replay_files + len(quotes.files)),
+        )
 
 
 class SearchPlace(NamedTuple):
@@ -115,6 +136,13 @@ class Eraser:
             return NOTHING_ERASED._replace(remains=remains, next=SearchPlace(day=day) if day else None)
         step = await self.find(match, place, seconds)
         report = (await self._erase_rows(step.found) if step.found else None) or NOTHING_ERASED
+        quotes = await self.find_quotes(match, place)
+        for file in quotes.files:
+            file.unlink(missing_ok=True)
+        if quotes.replays:
+            await erase_replays(self.database, self.project, quotes.replays)
+            report = report.with_remains(await clear_shared_files(self.database))
+        report = report.with_quotes(quotes)
         after: SearchPlace | None = SearchPlace(exchange=step.next)
         if step.next is None:
             after = SearchPlace(day=dt.date.min) if await erased_days(self.database) else None
@@ -123,6 +151,17 @@ class Eraser:
     async def find(self, match: BodyMatch, place: SearchPlace, seconds: float) -> SearchStep:
         """Find exchanges for about so many seconds."""
         return await find_calls(self.database, self.derive, self.project, match, place.exchange or BEGINNING, seconds)
+
+    async def find_quotes(self, match: BodyMatch, place: SearchPlace) -> Quotes:
+        """Find the reports of replays that quote the value of a match: a request that was missed is in no exchange. At the first place only."""
+        if place.exchange is not None or len(match.value) < SHORTEST_QUOTE:
+            return Quotes([], [])
+        files = (
+            [] if self.data is None else await asyncio.to_thread(quoting_files, self.data, self.project, match.value)
+        )
+        return Quotes(
+            files, await find_replays(self.database, self.project, lambda report: is_quoting(report, match.value))
+        )
 
     async def _erase_rows(self, exchanges: Mapping[str, Sequence[str]]) -> ErasureReport | None:
         """Erase from files and tables; what the database's files have of it stays. None if there is none of them."""
@@ -150,7 +189,8 @@ class Eraser:
         files = NO_FILES
         if self.data is not None:
             files = await erase_files(self.data, self.project, {*runs, *exchanges})
-        return files, await erase_replays(self.database, self.project, sorted(runs))
+        replays = await find_replays(self.database, self.project, lambda report: is_about(report, runs))
+        return files, await erase_replays(self.database, self.project, replays)
 
     async def _report(self, erased_rows: ErasedRows, files: ErasedFiles, replays: int) -> ErasureReport:
         erased_rows.rows["replays"] += replays

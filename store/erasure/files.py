@@ -3,10 +3,11 @@
 import asyncio
 import os
 from collections.abc import Callable, Collection, Iterator
+from contextlib import suppress
 from pathlib import Path
 from typing import Final, NamedTuple
 
-from store.erasure.mentions import is_file_about
+from store.erasure.mentions import is_file_about, is_file_of, is_quoting
 from store.spool.cursor import load_cursor
 from store.spool.place import spool_directories
 from store.spool.segment import read_head, segment_numbers, segment_path
@@ -61,6 +62,17 @@ async def erase_files(root: Path, project: str, names: Collection[str]) -> Erase
             f"{len(damaged_files) - deleted_count} damaged records cannot be read: delete {root}/damaged and spool/*/damaged"
         )
     return ErasedFiles(spool_bytes, replays, deleted_count, remains)
+
+
+def quoting_files(root: Path, project: str, text: str) -> list[Path]:
+    """Return the reports of a project's replays in a data directory that quote a text."""
+    found = []
+    for file in (root / "replays").glob("*.json"):
+        with suppress(FileNotFoundError):
+            content = file.read_bytes()
+            if is_file_of(content, project) and is_quoting(content, text):
+                found.append(file)
+    return found
 
 
 def is_drained(spool: Path) -> bool:

@@ -1,4 +1,4 @@
-"""Find out whether a report or a file of a replay is about a run or an exchange.
+"""Find out whether a report or a file of a replay is about a run or an exchange, or quotes a text.
 
 An id counts only as a whole: erasing the run `1` must not delete the report of the replay `replay-1`, nor that of another project's run `1`.
 """
@@ -25,11 +25,25 @@ def is_about(content: bytes, names: Collection[str]) -> bool:
     return any(text in names for text in _texts(document))
 
 
+def is_quoting(content: bytes, text: str) -> bool:
+    """Whether a text of a document, or any byte of another file, has this in it."""
+    try:
+        document = msgspec.json.decode(content)
+    except msgspec.DecodeError:
+        return text.encode() in content
+    return any(text in one for one in _texts(document))
+
+
+def is_file_of(content: bytes, project: str) -> bool:
+    """Whether a file of the data directory belongs to a project, as far as it says."""
+    return _project_of(content) in {project, None}
+
+
 def is_file_about(content: bytes, project: str, names: Collection[str]) -> bool:
     """Whether a file of the data directory, where projects meet, has one of these names of a project as the whole of a value."""
-    if _project_of(content) not in {project, None}:
-        return False
-    return is_about(content, {*names, *(full_run_name(project, name) for name in names)})
+    return is_file_of(content, project) and is_about(
+        content, {*names, *(full_run_name(project, name) for name in names)}
+    )
 
 
 def _project_of(content: bytes) -> str | None:

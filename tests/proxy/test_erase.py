@@ -4,7 +4,7 @@ from typing import Any, cast
 
 import pytest
 
-from proxy.cli.keep.erase import _post_steps
+from proxy.cli.keep.erase import _post_steps, _show
 from proxy.errors import Failure
 from proxy.processes.store_client import Api
 
@@ -44,3 +44,11 @@ def test_what_was_done_is_said_when_a_step_fails() -> None:
     api = FakeApi(step(["1", "2"], "2"), Failure("the store server is gone"))
     with pytest.raises(Failure, match="gone; looked into 10 exchanges, erased 2: the same command again does the rest"):
         _post_steps(cast("Api", api), {"match": "$.a=1"})
+
+
+@pytest.mark.parametrize("is_erased", [False, True])
+def test_an_erasure_of_nothing_but_reports_is_shown(is_erased: bool, capsys: pytest.CaptureFixture[str]) -> None:
+    _show(step([], None) | {"runs": [], "rows": {"replays": 2}, "erased": is_erased})
+    said = capsys.readouterr().out
+    assert said.startswith("erased reports" if is_erased else "would erase reports")
+    assert ("2 rows of the table replays" in said) == is_erased

@@ -62,7 +62,7 @@ def erase_command(
         if yes and match is not None and not only_plan:
             return _post_steps(api, body)
         plan = _post_steps(api, body | {"dry_run": True})
-        if only_plan or not (plan["exchanges"] or plan["runs"]):
+        if only_plan or not (plan["runs"] or _has_reports(plan)):
             return plan
         if not yes:
             _confirm(plan)
@@ -88,6 +88,11 @@ def _post_steps(api: Api, body: dict[str, Any]) -> dict[str, Any]:
     except Failure as error:
         raise Failure(f"{error}; {_progress(whole)}: the same command again does the rest") from error
     return whole
+
+
+def _has_reports(result: dict[str, Any]) -> bool:
+    """Whether there are reports of replays in what was, or would be, erased."""
+    return bool(result["rows"].get("replays") or result["files"]["replays"])
 
 
 def _progress(whole: dict[str, Any]) -> str:
@@ -126,12 +131,17 @@ def _confirm(plan: dict[str, Any]) -> None:
 def _show(result: dict[str, Any]) -> None:
     verb = "erased" if result["erased"] else "would erase"
     exchanges, runs = count_text(len(result["exchanges"]), "exchange"), count_text(len(result["runs"]), "run")
-    if not result["runs"]:
+    if not (result["runs"] or _has_reports(result)):
         click.echo("nothing here is like that: nothing was erased")
         return
-    click.echo(f"{verb} {exchanges} of {runs}: {', '.join(map(printable, result['runs'][:MOST_SHOWN]))}")
+    if result["runs"]:
+        click.echo(f"{verb} {exchanges} of {runs}: {', '.join(map(printable, result['runs'][:MOST_SHOWN]))}")
     if not result["erased"]:
+        if _has_reports(result):
+            click.echo("would erase reports of replays that quote it")
         return
+    if not result["runs"]:
+        click.echo("erased reports of replays that quote it")
     for table, rows in result["rows"].items():
         click.echo(f"  {rows:>8} rows of the table {table}")
     files = result["files"]

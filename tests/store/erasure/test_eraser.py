@@ -249,6 +249,32 @@ async def test_a_match_finds_a_person_over_all_runs(tmp_path: Path, database: Da
         is_problem(await house.api.delete(f"/v1/calls/{people[0].id}"), 404, "unknown_call")
 
 
+async def test_a_match_takes_the_reports_that_quote_a_request_which_was_missed(
+    tmp_path: Path, database: Database
+) -> None:
+    def report(name: str, said: str, project: str = "default") -> bytes:
+        misses = [{"detail": f'it differs at /body (now "mail {said}@example.com")'}]
+        return json.dumps({"id": name, "project": project, "misses": misses}).encode()
+
+    async def erase(value: str) -> tuple[dict[str, int], int, list[str], list[str]]:
+        match = parse_match(f"$..email={value}")
+        done = await eraser(database, tmp_path).erase_matching(match, SearchPlace(), 1.0)
+        async with database.connection() as connection:
+            stored = await connection.fetchval("SELECT array_agg(id ORDER BY id) FROM replays")
+        return dict(done.rows), done.files.replay_files, stored, sorted(path.stem for path in replays.iterdir())
+
+    replays = tmp_path / "replays"
+    replays.mkdir()
+    for name, said in (("replay-1", "anna"), ("replay-2", "ben")):
+        await BatchWriter(database).write_batch([], replays=[ReplayReported(name, report(name, said))])
+        (replays / f"{name}.json").write_bytes(report(name, said))
+    (replays / "other.json").write_bytes(report("other/replay-3", "anna", "other"))
+    quotes = await eraser(database, tmp_path).find_quotes(parse_match("$..email=anna@example.com"), SearchPlace())
+    assert ([file.stem for file in quotes.files], quotes.replays) == (["replay-1"], ["replay-1"])
+    assert await erase("ann") == ({}, 0, ["replay-1", "replay-2"], ["other", "replay-1", "replay-2"])
+    assert await erase("anna@example.com") == ({"replays": 1}, 1, ["replay-2"], ["other", "replay-2"])
+
+
 async def test_a_match_is_looked_for_in_steps_and_what_one_leaves_is_done_by_the_next(
     tmp_path: Path, database: Database, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -119,6 +119,7 @@ async def _take_step(deps: Deps, erasure: ErasureRequest) -> ErasureReport:
         return await eraser.erase_matching(match, place, STEP)
     step = await eraser.find(match, place, STEP)
     report = _plan_of(step.found).with_remains(unreadable_sentences(step))
+    report = report.with_quotes(await eraser.find_quotes(match, place))
     return report._replace(looked_at=step.looked_at, next=SearchPlace(exchange=step.next) if step.next else None)
 
 
