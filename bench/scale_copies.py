@@ -118,6 +118,12 @@ async def _copy_groups(connection: asyncpg.Connection, runs: int, shift: int, ea
     await connection.executemany(INSERT_GROUP, copies, timeout=3600)
 
 
+# As the writers of `call_sums` do, so that the sums of whole days are made.
+MARK_DAYS: Final = f"""
+INSERT INTO summed_days (project, day, is_valid, changes, changed_at)
+SELECT DISTINCT project, hour - hour % {DAY}, false, 1, 0 FROM call_sums ON CONFLICT DO NOTHING
+"""
+
 GROUPS: Final = "SELECT project, run, day, id, texts FROM text_groups WHERE run BETWEEN $1 AND $2 ORDER BY run, day, id"
 
 INSERT_GROUP: Final = """
@@ -143,6 +149,7 @@ async def _copy_runs(dsn: str, runs: int, places: Sequence[int], newest: int) ->
                     for statement in copy_statements(runs, number, earlier):
                         await connection.execute(statement, timeout=3600)
                     await _copy_groups(connection, runs, runs * number, earlier)
+            await connection.execute(MARK_DAYS)
             await connection.execute("SET maintenance_work_mem = '1GB'")
             for index in indexes:
                 await connection.execute(index["definition"].replace(" ON ONLY ", " ON "), timeout=3600)
