@@ -123,6 +123,7 @@ def _build_call(
         complete=_is_complete(exchange, assembly, answer) and pending is None,
         polls=key.route.polls,
         pending=pending,
+        answer_state=summary.state or ("unkept" if _is_end_unknown(exchange, assembly) else None),
     )
 
 
@@ -180,6 +181,13 @@ def _is_complete(exchange: Exchange, assembly: Assembly | None, answer: Json) ->
     if assembly.is_streamed and answer is None and exchange.response and exchange.response.status == _OK:
         return False  # a stream without events is no answer
     return assembly.is_complete is not False and exchange.outcome in ("completed", "refused")
+
+
+def _is_end_unknown(exchange: Exchange, assembly: Assembly | None) -> bool:
+    """Return whether bytes were not recorded that could show how the answer ended; a kept stream shows that it lacks its end mark."""
+    if exchange.response is None or exchange.response.body.truncated:
+        return exchange.is_truncated
+    return exchange.is_truncated and not (assembly and assembly.is_streamed and assembly.is_complete is False)
 
 
 def _request_params(key: KeyResult) -> Mapping[str, Json]:

@@ -20,6 +20,10 @@ expired; Playhead declined it."""
 
 type CallKind = Literal["model", "tool", "retrieval", "other"]
 
+type AnswerState = Literal["error", "partial", "unkept"]
+"""What an answer says of its call beside its status: it failed, or a part of it did. Or, `unkept`: bytes of the exchange were not
+recorded (`body_limit`), and what was recorded does not show how the answer ended."""
+
 type ChunkKind = Literal["data", "text", "binary", "close"]
 """A piece of an HTTP body is `data`; a WebSocket's messages are `text`, `binary` or `close`."""
 
@@ -199,6 +203,8 @@ class Call:
     pending: str | None = None
     """The id of the work that continues after this answer. Polls of it belong to this call (`calls.retry_grouping`)."""
 
+    answer_state: AnswerState | None = None
+
 
 def has_answer_ended(call: Call) -> bool:
     """Return whether the answer reached its own end: the end marker, or an error in the stream, which nothing follows."""
@@ -211,18 +217,30 @@ FAILED_FINISHES: Final = ("failed", "error", "ERROR")
 
 
 def is_answer_broken(
-    *, kind: str, streamed: bool, status: int | None, outcome: str, complete: bool, finish_reason: str | None
+    *,
+    kind: str,
+    streamed: bool,
+    status: int | None,
+    outcome: str,
+    complete: bool,
+    finish_reason: str | None,
+    answer_state: str | None,
 ) -> bool:
     """Return whether an answer says that it failed, or did not reach its own end although its client waited for it.
 
     The connection broke; or a model's stream ended in an error, or without its end mark, under a status that says success: providers
-    that are overloaded do that. A WebSocket (101) may be closed at any time.
+    that are overloaded do that. A WebSocket (101) may be closed at any time. Where bytes were not recorded, nobody knows how a stream
+    ended that HTTP ended in good order.
     """
+    if answer_state == "error":
+        return True
     if kind == "model" and finish_reason in FAILED_FINISHES:
         return True
     if complete or outcome == "client_closed":
         return False
-    return outcome != "completed" or (kind == "model" and streamed and status is not None and 200 <= status < 300)
+    if outcome != "completed":
+        return True
+    return kind == "model" and streamed and status is not None and 200 <= status < 300 and answer_state != "unkept"
 
 
 def client_outcome(exchange: Exchange, *, answer_ended: bool) -> Outcome:

@@ -79,6 +79,7 @@ def attempt_of(exchange: Exchange, call: Call) -> Attempt:
             outcome=exchange.outcome,
             complete=call.complete,
             finish_reason=call.finish_reason,
+            answer_state=call.answer_state,
         ),
     )
 

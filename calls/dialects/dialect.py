@@ -11,7 +11,7 @@ from calls.dialects.parts.answer_forms import AnswerForm, FormCriteria, streamed
 from calls.dialects.parts.error_bodies import plain_error
 from calls.dialects.parts.stream_writing import StreamWriter
 from calls.dialects.parts.unclaimed_kinds import model_or_other
-from calls.model import CallKind, Headers, Json, ToolCall, Usage
+from calls.model import AnswerState, CallKind, Headers, Json, ToolCall, Usage
 
 _SSE_IF_REQUESTED: Final = streamed_if_requested("sse")
 
@@ -62,6 +62,8 @@ class AnswerSummary:
     """Whether the polled work continues, where the answer does not name it."""
     results: tuple[Json, ...] = ()
     """The results of a tool or a search, one by one."""
+    state: AnswerState | None = None
+    """Whether the answer says, under a status of success, that the call failed, or a part of it."""
 
 
 class Assembly(Protocol):

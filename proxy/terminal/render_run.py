@@ -8,7 +8,6 @@ from typing import Any, Final
 import click
 import msgspec
 
-from calls.model import is_answer_broken
 from proxy.terminal.render_effects import rows_with_effects
 from proxy.terminal.text import count_text, money, next_command, print_table, printable, shorten
 
@@ -248,9 +247,8 @@ def _cut_reason(call: Shape) -> str:
 
 
 def has_failed_answer(call: Shape) -> bool:
-    """Whether a model's answer ended in an error, or without its end mark, although its response was complete."""
-    how_it_ended = {name: call[name] for name in ("kind", "streamed", "status", "outcome", "complete", "finish_reason")}
-    return call["outcome"] == "completed" and is_answer_broken(**how_it_ended)
+    """Whether the answer failed, or ended without its end mark, although its response was complete and its status is no error's."""
+    return bool(call["failed"]) and call["outcome"] == "completed" and (call["status"] or 400) < 400
 
 
 def _address(call: Shape) -> str:

@@ -149,7 +149,7 @@ def _attempt(row: RowMapping, duration: int | None) -> Attempt:
     )
 
 
-ANSWER_COLUMNS: Final = ("kind", "streamed", "status", "outcome", "complete", "finish_reason")
+ANSWER_COLUMNS: Final = ("kind", "streamed", "status", "outcome", "complete", "finish_reason", "answer_state")
 """The columns that say how an exchange's answer ended."""
 
 
@@ -180,6 +180,7 @@ def _of_runs() -> Select[Any]:
 _COLUMNS: Final = (
     *(calls.c.run, calls.c.id, calls.c.key, calls.c.started_at, calls.c.status, calls.c.outcome, calls.c.complete),
     *(calls.c.polls, calls.c.pending, calls.c.kind, calls.c.streamed, calls.c.finish_reason),
+    calls.c.answer_state,
 )
 _BEGINNINGS: Final = (
     _of_runs()

@@ -2,5 +2,5 @@
 
 from typing import Final
 
-SCHEMA: Final = "0027"
+SCHEMA: Final = "0028"
 """The version of the tables, which is that of the newest migration (checked by a test)."""

@@ -26,9 +26,11 @@ def trait_numbers(traits: Iterable[Trait]) -> list[int]:
 
 
 HAS_BROKEN_ANSWER = (
-    f"((calls.kind = 'model' AND calls.finish_reason IS NOT NULL AND calls.finish_reason IN {FAILED_FINISHES}) OR "
+    "((calls.answer_state IS NOT NULL AND calls.answer_state = 'error') OR "
+    f"(calls.kind = 'model' AND calls.finish_reason IS NOT NULL AND calls.finish_reason IN {FAILED_FINISHES}) OR "
     "NOT calls.complete AND (calls.outcome IN ('server_closed', 'timed_out', 'refused') OR (calls.outcome = 'completed'"
-    " AND calls.kind = 'model' AND calls.streamed AND calls.status BETWEEN 200 AND 299)))"
+    " AND calls.kind = 'model' AND calls.streamed AND calls.status BETWEEN 200 AND 299"
+    " AND calls.answer_state IS DISTINCT FROM 'unkept')))"
 )
 """SQL: `calls.model.is_answer_broken`, from the columns of `calls`."""
 

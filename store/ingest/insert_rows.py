@@ -172,6 +172,7 @@ def call_row(derived: DerivedExchange, call: Call, project: str, *, is_offloaded
         exchange_duration(exchange),
         call_trait_numbers(exchange, call),
         is_error(exchange, call) or None,
+        call.answer_state,
     )
 
 
@@ -236,7 +237,7 @@ def _shared_trait_numbers(
 
 
 def is_error(exchange: Exchange, call: Call) -> bool:
-    """Whether the exchange has an error status, no response, or an answer that did not end."""
+    """Whether the exchange has an error status, no response, or an answer that failed or did not end."""
     if exchange.response is None or (status := exchange.response.status) >= 400:
         return True
     return is_answer_broken(
@@ -246,6 +247,7 @@ def is_error(exchange: Exchange, call: Call) -> bool:
         outcome=exchange.outcome,
         complete=call.complete,
         finish_reason=call.finish_reason,
+        answer_state=call.answer_state,
     )
 
 
@@ -418,7 +420,8 @@ CALL_COLUMNS: Final = _columns("""
     input_tokens bigint, output_tokens bigint, cached_tokens bigint, reasoning_tokens bigint, streamed boolean,
     complete boolean, key bytea, profile text, cost_usd numeric, prices text, polls text, pending text,
     created_ids text[], returned_ids text[], fingerprint text, answer bytea, summary bytea, actor text,
-    first_byte bigint, duration bigint, traits integer[], failed boolean
+    first_byte bigint, duration bigint, traits integer[], failed boolean,
+    answer_state text
 """)
 """The columns of the rows after the project."""
 

@@ -18,7 +18,7 @@ from store.large.summary import (
     parse_value,
     read_summary,
 )
-from store.query.rest_shapes import CallPlace, Shape, dollars, milliseconds, path_of, rfc3339
+from store.query.rest_shapes import CallPlace, Shape, dollars, has_call_failed, milliseconds, path_of, rfc3339
 
 type Fields = frozenset[str] | None
 """The requested members; None for all of them."""
@@ -35,7 +35,7 @@ MEMBERS: Final = frozenset(
         *("path", "status", "model_requested", "model_returned", "system_fingerprint", "params", "request", "answer"),
         *("text", "tool_calls", "tool_results", "finish_reason", "usage", "cost_usd", "prices", "streamed", "complete"),
         *("outcome", "key", "nth", "profile", "warnings", "started_at", "first_byte_ms", "duration_ms", "attempts"),
-        *("branch", "follows", "executes"),
+        *("branch", "follows", "executes", "answer_state", "failed"),
     )
 )
 """The members of a call that can be requested."""
@@ -47,7 +47,7 @@ _IN_COLUMNS: Final = frozenset(
     (
         *("id", "run", "step", "kind", "provider", "dialect", "operation", "host", "status", "model_requested"),
         *("model_returned", "finish_reason", "usage", "cost_usd", "prices", "outcome", "key", "nth", "profile"),
-        *("started_at", "first_byte_ms", "attempts"),
+        *("started_at", "first_byte_ms", "attempts", "answer_state", "failed"),
     )
 )
 """Members that need neither the bodies nor a summary."""
@@ -146,11 +146,13 @@ def summary_shape(
         ],
         "tool_results": [],
         "finish_reason": last_row["finish_reason"],
+        "answer_state": last_row["answer_state"],
         "usage": {name: last_row[name] for name in Usage.__slots__},
         "cost_usd": dollars(last_row["cost_usd"]),
         "prices": last_row["prices"],
         "streamed": last_row["streamed"],
         "complete": last_row["complete"],
+        "failed": has_call_failed(first_row["kind"], last_row),
         "outcome": last_row["outcome"],
         "key": digest_text(first_row["key"]),
         "nth": place.nth,

@@ -9,7 +9,7 @@ from typing import Any
 from urllib.parse import urlsplit
 
 from calls.comparison.envelope import EnvelopeBuilder
-from calls.model import Body, Call, Exchange, ToolCall, Usage
+from calls.model import Body, Call, Exchange, ToolCall, Usage, is_answer_broken
 from calls.retry_grouping import merge_calls
 from store.attribution.certainty import level_name
 from store.database.rows import digest_text
@@ -146,11 +146,13 @@ def call_shape(place: CallPlace, first: CallExchange, last: CallExchange) -> Sha
         "tool_calls": [_tool_shape(tool) for tool in call.tool_calls],
         "tool_results": list(call.tool_results),
         "finish_reason": last_row["finish_reason"],
+        "answer_state": last_row["answer_state"],
         "usage": {name: last_row[name] for name in Usage.__slots__},
         "cost_usd": dollars(last_row["cost_usd"]),
         "prices": last_row["prices"],
         "streamed": last_row["streamed"],
         "complete": last_row["complete"],
+        "failed": has_call_failed(first_row["kind"], last_row),
         "outcome": last_row["outcome"],
         "key": digest_text(first_row["key"]),
         "nth": place.nth,
@@ -165,6 +167,14 @@ def call_shape(place: CallPlace, first: CallExchange, last: CallExchange) -> Sha
         "follows": None,
         "executes": None,
     }
+
+
+def has_call_failed(kind: str, last_row: Mapping[Any, Any]) -> bool:
+    """Whether a call of this kind failed, by the row of its last exchange."""
+    status = last_row["status"]
+    columns = ("streamed", "outcome", "complete", "finish_reason", "answer_state")
+    answer = {name: last_row[name] for name in columns}
+    return status is None or status >= 400 or is_answer_broken(kind=kind, status=status, **answer)
 
 
 def _tool_shape(tool: ToolCall) -> Shape:

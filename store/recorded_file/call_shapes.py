@@ -42,8 +42,9 @@ def make_call_shapes(exchanges: Mapping[str, FileExchange], facts: TimelineFacts
 def _with_row(one: FileExchange) -> CallExchange:
     exchange, call = one.exchange, one.call
     names = ("kind", "provider", "dialect", "operation", "model_requested", "model_returned", "finish_reason")
+    states = ("answer_state", "streamed", "complete", "profile")
     row: dict[str, Any] = {
-        **{name: getattr(call, name) for name in (*names, "streamed", "complete", "profile")},
+        **{name: getattr(call, name) for name in (*names, *states)},
         **asdict(call.usage),
         "id": exchange.id,
         "run": exchange.run,

@@ -58,6 +58,7 @@ class StepFacts:
     complete: bool = True
     streamed: bool = False
     finish_reason: str | None = None
+    answer_state: str | None = None
     tools: Sequence[str] = ()
     """The tools that its answer calls."""
 
@@ -97,6 +98,7 @@ class StepFacts:
                 outcome=last.outcome,
                 complete=self.complete,
                 finish_reason=self.finish_reason,
+                answer_state=self.answer_state,
             )
         )
 

@@ -215,7 +215,7 @@ def _step_facts(
         "follows": newest_first(graph, exchange.id, places),
         "attempts": tuple(_attempt_facts(one, attempt_call) for one, attempt_call in parts),
         "tries": group.attempts,
-        **{name: getattr(answered, name) for name in ("complete", "streamed", "finish_reason")},
+        **{name: getattr(answered, name) for name in ("complete", "streamed", "finish_reason", "answer_state")},
         "tools": tools,
         "usage": usage,
         "cost": _add(costs),

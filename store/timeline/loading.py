@@ -59,7 +59,18 @@ BATCH: Final = 20
 
 _COLUMNS: Final = (
     *("id", "started_at", "kind", "provider", "dialect", "operation", "host", "status", "outcome", "model_requested"),
-    *("model_returned", "tools", "finish_reason", "streamed", "complete", "cost_usd", "actor", "summary", "polls"),
+    *(
+        "model_returned",
+        "tools",
+        "finish_reason",
+        "answer_state",
+        "streamed",
+        "complete",
+        "cost_usd",
+        "actor",
+        "summary",
+    ),
+    "polls",
     *Usage.__slots__,
 )
 
@@ -218,7 +229,7 @@ class RunTimelines:
             "follows": newest_first(run_rows.links.graph, name, run_rows.numbers),
             "attempts": tuple(map(_attempt_facts, rows)),
             "tries": run_rows.groups.ids_and_attempts(first["id"])[1],
-            **{column: last[column] for column in ("complete", "streamed", "finish_reason")},
+            **{column: last[column] for column in ("complete", "streamed", "finish_reason", "answer_state")},
             "tools": tools,
             "usage": {column: _add(row[column] for row in counted) for column in Usage.__slots__},
             "cost": _add(row["cost_usd"] for row in counted),

@@ -132,7 +132,7 @@ def _step_shapes(steps: Sequence[StepFacts], plan: LanePlan, zero: int, earlier:
 
 _PLAIN: Final = (
     *("kind", "provider", "operation", "host", "method", "path", "label", "model", "actor", "branch", "complete"),
-    *("streamed", "finish_reason", "origin"),
+    *("streamed", "finish_reason", "answer_state", "origin"),
 )
 
 

@@ -3,7 +3,7 @@
 from collections.abc import AsyncIterator
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, Literal
 
 import pytest
 
@@ -32,12 +32,24 @@ async def house(tmp_path: Path, database: Database) -> AsyncIterator[House]:
 
 
 async def record(
-    house: House, run: str, number: int, stream: bytes, outcome: Outcome = "completed", url: str = URL
+    house: House,
+    run: str,
+    number: int,
+    stream: bytes,
+    outcome: Outcome = "completed",
+    url: str = URL,
+    unkept: Literal["request", "response"] | None = None,
 ) -> None:
+    """Record a call whose answer is this stream; of `unkept`, bytes are not recorded."""
     made = exchange(number, run=run, url=url, request=ASKED, response=stream, at=NOON + number * SECOND)
     assert made.response is not None
     response = replace(made.response, headers=(("content-type", "text/event-stream"),))
     streamed: Exchange = replace(made, response=response, outcome=outcome)
+    if unkept == "request":
+        request = replace(made.request, body=replace(made.request.body, truncated=True))
+        streamed = replace(streamed, request=request)
+    elif unkept == "response":
+        streamed = replace(streamed, response=replace(response, body=replace(response.body, truncated=True)))
     bundle = Bundle(run={"id": run}, profiles=PROFILES.digest, entries=(Entry(exchange=streamed),))
     await import_bundle(house, b"".join(bundle_lines(bundle)))
 
@@ -75,6 +87,34 @@ async def test_what_ends_in_an_error_under_200_is_among_the_failures(house: Hous
     assert {row["run"] for row in rows} == failed, "retention keeps what has failed"
 
 
+async def test_an_answer_whose_end_was_not_recorded_has_not_failed(house: House, database: Database) -> None:
+    await record(house, "large-answer", 1, CUT, unkept="response")
+    await record(house, "large-request", 2, WHOLE, unkept="request")
+    await record(house, "broken-off", 3, CUT, unkept="response", outcome="server_closed")
+    await record(house, "cut", 4, CUT, unkept="request")
+    await record(house, "overloaded", 5, FAILED_RESPONSE, unkept="response", url="https://api.openai.com/v1/responses")
+    await get(house, "stats", group_by="run", settled="true")
+
+    states = {
+        "large-answer": "unkept",
+        "large-request": "unkept",
+        "broken-off": "unkept",
+        "cut": None,
+        "overloaded": "unkept",
+    }
+    failed = {"broken-off", "cut", "overloaded"}
+    assert {run["id"] for run in (await get(house, "runs", error="true"))["items"]} == failed
+    calls = (await get(house, "calls"))["items"]
+    assert {call["run"]: call["answer_state"] for call in calls} == states
+    assert {call["run"] for call in calls if call["failed"]} == failed
+    assert not any(call["complete"] for call in calls)
+    by_run = (await get(house, "stats", group_by="run"))["items"]
+    assert {item["group"]["run"] for item in by_run if item["errors"]} == failed
+    async with database.connection() as connection:
+        rows = await connection.fetch(LAST_FAILED, "default", list(states))
+    assert {row["run"] for row in rows} == failed
+
+
 @pytest.mark.parametrize(
     ("differs", "is_broken"),
     [
@@ -90,6 +130,11 @@ async def test_what_ends_in_an_error_under_200_is_among_the_failures(house: Hous
         ({"kind": "tool", "complete": True, "finish_reason": "failed"}, False),
         ({"outcome": "server_closed", "kind": "tool", "streamed": False}, True),
         ({"outcome": "timed_out", "status": 101}, True),
+        ({"answer_state": "unkept"}, False),  # its end is not in the record
+        ({"answer_state": "unkept", "outcome": "server_closed"}, True),
+        ({"answer_state": "partial"}, True),
+        ({"kind": "tool", "streamed": False, "complete": True, "answer_state": "error"}, True),
+        ({"kind": "tool", "streamed": False, "complete": True, "answer_state": "partial"}, False),
     ],
 )
 def test_a_broken_answer_is_one_that_its_client_waited_for(differs: dict[str, Any], is_broken: bool) -> None:
@@ -100,5 +145,6 @@ def test_a_broken_answer_is_one_that_its_client_waited_for(differs: dict[str, An
         "outcome": "completed",
         "complete": False,
         "finish_reason": None,
+        "answer_state": None,
     }
     assert is_answer_broken(**(model | differs)) is is_broken

@@ -93,6 +93,10 @@ class _SelectedCall(TypedDict, total=False):
     text: Annotated[str | None, Field(examples=["The refund was sent on Monday."])]
     tool_calls: list[ToolCallSchema]
     finish_reason: Annotated[str | None, Field(examples=["stop"])]
+    answer_state: Literal["error", "partial", "unkept"] | None
+    """`error`: the answer says that the call failed, whatever its status; `partial`: a part of it did; `unkept`: bytes were not
+    recorded, and nothing shows how the answer ended."""
+
     usage: TokenCountsSchema
     cost_usd: Usd | None
     """Null where the price is unknown."""
@@ -103,6 +107,9 @@ class _SelectedCall(TypedDict, total=False):
     streamed: bool
     complete: bool
     """Whether the answer ended as its API ends answers."""
+
+    failed: bool
+    """Whether it failed: no response, a status from 400 on, an answer that broke off or one that says so."""
 
     outcome: Outcome
     key: Digest

@@ -75,6 +75,9 @@ class TimelineStepSchema(TypedDict):
     complete: bool
     streamed: bool
     finish_reason: Annotated[str | None, Field(examples=["stop"])]
+    answer_state: Literal["error", "partial", "unkept"] | None
+    """As that of the call."""
+
     origin: Literal["recorded", "edited", "live", "refused"] | None
     """In a fork: where the answer is from."""
 

@@ -73,6 +73,8 @@ calls = Table(
     # As `failed`: a later exchange is of the same call; the exchange is a poll that repeats an answer.
     Column("superseded", Boolean),
     Column("repeated", Boolean),
+    # What its answer says of the call beside its status, or that its end was not recorded (`calls.model.AnswerState`); mostly null.
+    Column("answer_state", Text),
     primary_key("id"),
     # A run's calls in step order, and whether a run has a call of some kind.
     Index(None, "project", "run", "started_at", "id"),

@@ -7,7 +7,7 @@ from functools import cached_property
 from typing import Final, NamedTuple
 
 from calls.codec.lenient_json import as_array, as_count, as_object, as_text, as_text_or_none
-from calls.model import Json, is_answer_broken
+from calls.model import Json
 from store.otlp.spans.conversation import (
     Message,
     RequestMessages,
@@ -164,8 +164,7 @@ class SpannedCall:
             return str(status)
         if outcome != "completed":
             return str(outcome)
-        how_it_ended = ("kind", "streamed", "status", "outcome", "complete", "finish_reason")
-        if is_answer_broken(**{name: self.shape[name] for name in how_it_ended}):
+        if self.shape["failed"]:
             return "broken_answer"
         failed = any(as_object(one).get("is_error") is True for one in self.shape.get("tool_results") or ())
         return "tool_error" if failed and self.shape["kind"] == "tool" else None

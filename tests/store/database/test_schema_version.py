@@ -178,7 +178,7 @@ FOR VALUES FROM ('019aa000-0000-0000-0000-000000000000') TO ('019ab000-0000-0000
 EXCHANGE = """
 INSERT INTO exchanges (project, id, run, started_at, first_byte_at, ended_at, method, url, status, outcome, truncated,
     redactions, request_digest, head, request_body)
-VALUES ('default', '{id}', 'night', 1, 5, 9, 'POST', 'https://api.openai.com/', {status}, 'completed', false, 0, '', '', '')
+VALUES ('default', '{id}', 'night', 1, 5, 9, 'POST', 'https://api.openai.com/', {status}, 'completed', {truncated}, 0, '', '', '')
 """
 
 CALL = """
@@ -190,15 +190,17 @@ VALUES ('default', '{id}', 'night', 1, 'model', 'openai', 'openai_chat', 'chat',
 
 CALLS: Final[dict[str, dict[str, Any]]] = {
     f"019aa000-0000-7000-8000-00000000000{number}": dict(
-        zip(("status", "streamed", "complete", "finish", "has_failed"), answer, strict=True)
+        zip(("status", "streamed", "complete", "finish", "truncated", "has_failed"), answer, strict=True)
     )
     for number, answer in enumerate(
         (
-            (429, "false", "true", "NULL", True),
-            (200, "true", "true", "'stop'", False),
-            (200, "true", "false", "NULL", True),
-            (200, "false", "true", "'failed'", True),
-            (101, "true", "false", "NULL", False),
+            (429, "false", "true", "NULL", "false", True),
+            (200, "true", "true", "'stop'", "false", False),
+            (200, "true", "false", "NULL", "false", True),
+            (200, "false", "true", "'failed'", "false", True),
+            (101, "true", "false", "NULL", "false", False),
+            (200, "true", "false", "NULL", "true", False),
+            (500, "true", "false", "NULL", "true", True),
         )
     )
 }

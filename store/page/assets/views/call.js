@@ -108,8 +108,6 @@ function labelOf(facts) {
 }
 
 function Header({ facts, place, steps, move, isCopying, onCopied }) {
-  const isFailed = facts.status === null || facts.status >= 400 || ["failed", "error", "ERROR"].includes(facts.finish_reason)
-    || (!facts.complete && (facts.outcome !== "completed" || (facts.kind === "model" && facts.streamed && facts.status < 300 && facts.status !== 101)));
   const mayCopy = canReadBodies(useSession());
   const { usage, first_byte_ms: firstByte, executes, run } = facts;
   const amount = (value, name) => (value ? `${tokens(value)} ${name}` : null);
@@ -122,7 +120,7 @@ function Header({ facts, place, steps, move, isCopying, onCopied }) {
       <span class="muted">/</span><h1>${facts.step}. ${visible(labelOf(facts))}</h1><span class="grow"></span>
       ${button(-1, "Step before", "[", "◂")}${button(1, "Next step", "]", "▸")}
       ${mayCopy && html`<${CopyAs} call=${facts.id} isOpen=${isCopying} onClose=${onCopied} />`}<${JsonLink} path=${path`/v1/calls/${facts.id}`} /></div>
-    <p class="badges"><${Badge} tone=${isFailed ? "bad" : "good"}>${facts.status ?? "no response"}</${Badge}>
+    <p class="badges"><${Badge} tone=${facts.failed ? "bad" : "good"}>${facts.status ?? "no response"}</${Badge}>
       ${facts.outcome !== "completed" && html`<${Badge} tone="warn">${facts.outcome.replace("_", " ")}</${Badge}>`}
       ${!facts.complete && html`<${Badge} tone="warn">incomplete</${Badge}>`}<${Badge}>${facts.kind}</${Badge}>
       ${chips.filter(Boolean).map((text) => html`<${Chip} key=${text}>${text}</${Chip}>`)}
