@@ -21,7 +21,8 @@ from calls.model import Body, Exchange, Request, Response
 from calls.project_runs import RUN_ID
 from calls.redaction.redactor import Redactor
 from proxy.errors import Failure
-from proxy.fixtures.answerer import BeginTest, SuiteAnswerer
+from proxy.fixtures.answerer import SuiteAnswerer
+from proxy.fixtures.case import BeginTest
 from proxy.fixtures.messages import RecordingPlace, replay_message
 from proxy.fixtures.write_recording import RecordingWriter, new_run, run_id
 from store.active_profiles import load_profiles
