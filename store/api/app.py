@@ -35,7 +35,7 @@ from store.api.routes import (
 from store.api.routes.keep import canaries, erasures, rekey, retention
 from store.api.routes.web import facets, page, session
 from store.api.spilled_answers import Spill
-from store.query.exchanges import TooLarge
+from store.query.exchange_reader import TooLarge
 
 ROUTERS = (
     ("", health.router),

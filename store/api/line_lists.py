@@ -16,7 +16,7 @@ from store.api.problems import Problem
 from store.api.spilled_answers import PAUSE
 from store.database.blobs import CorruptData
 from store.database.connection import DatabaseError
-from store.query.exchanges import TooLarge
+from store.query.exchange_reader import TooLarge
 from store.query.runs import Page
 
 NDJSON: Final = "application/x-ndjson"

@@ -25,7 +25,7 @@ from store.generations.names import GENERATION_OF
 from store.ingest.batch_writer import BatchWriter
 from store.large.helper import Helper
 from store.large.jobs import HelperJob, JudgeJob, JudgeResult
-from store.query.exchanges import TooLarge
+from store.query.exchange_reader import TooLarge
 from store.query.runs import Runs
 
 log = logging.getLogger(__name__)

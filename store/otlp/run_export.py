@@ -18,7 +18,8 @@ from store.otlp.spans.span import Span
 from store.otlp.target import SpanOptions
 from store.prices import split_cost
 from store.query.call_summaries import SUMMARY, Fields
-from store.query.exchanges import ExchangeQueries, TooLarge
+from store.query.exchange_reader import TooLarge
+from store.query.exchanges import ExchangeQueries
 from store.query.rest_shapes import Shape
 from store.query.runs import Page, Runs
 

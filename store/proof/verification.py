@@ -27,7 +27,7 @@ from store.proof.run_check import Change, Erasure, Finding, RunCheck, sealed_pro
 from store.proof.signing_keys import log_origin
 from store.proof.tiles import load_nodes
 from store.proof.tree_check import CheckedTree, TreeChecker
-from store.query.exchanges import ReadableExchanges
+from store.query.exchange_reader import ReadableExchanges
 from store.query.rest_shapes import rfc3339
 
 BATCH: Final = 50

@@ -20,7 +20,7 @@ from store.database.object_forms import fill_in, objects_of
 from store.database.rows import digest_text
 from store.database.schema_version import SCHEMA
 from store.generations.names import newest_generation
-from store.query.exchanges import HELD_ROWS, TooLarge, erased_bodies
+from store.query.exchange_reader import HELD_ROWS, TooLarge, erased_bodies
 from store.query.rekey import read_keys, read_keys_of_many
 from store.query.rest_shapes import NO_STATS, run_shape
 

@@ -10,7 +10,8 @@ from store.api.deps import TheDeps
 from store.api.parameters import RunId, TheFilters, WhenCaughtUp, WhenSettled
 from store.api.problems import Problem, not_found
 from store.query.run_cost import MOST_STEPS, RunCost
-from store.query.stats import MOST_GROUPS, Grouping, GroupSort, Stats, UnknownGrouping
+from store.query.stats.groupings import Grouping, UnknownGrouping
+from store.query.stats.stats import MOST_GROUPS, GroupSort, Stats
 
 router = APIRouter(tags=["runs"], route_class=DeferredRoute)
 

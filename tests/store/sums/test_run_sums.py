@@ -18,7 +18,8 @@ from store.prices import call_cost
 from store.query.filters import Filters
 from store.query.rest_shapes import Shape
 from store.query.runs import Runs
-from store.query.stats import GROUPINGS, Grouping, Stats
+from store.query.stats.groupings import GROUPINGS, Grouping
+from store.query.stats.stats import Stats
 from store.sums.run_sums import RunSums
 from tests.store.agents import Agent
 from tests.store.house import PROFILES

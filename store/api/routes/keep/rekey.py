@@ -18,7 +18,7 @@ from store.api.problems import Problem
 from store.api.routes.runs import require_run
 from store.database.blobs import CorruptData
 from store.database.connection import DatabaseError
-from store.query.exchanges import TooLarge
+from store.query.exchange_reader import TooLarge
 from store.query.filters import Filters
 from store.query.rekey import MOST_LISTED, Rekeyer, RekeyResult
 
