@@ -71,6 +71,9 @@ class RunCheck:
     _began: list[int] = field(default_factory=list)
     """When the run began by what was said about it, and when what was moved or erased began."""
 
+    _runs: set[str] = field(default_factory=set)
+    """The runs that exchanges, gaps and effects say to be of."""
+
     _exchanges_began: list[int] = field(default_factory=list)
     _gaps_happened: list[int] = field(default_factory=list)
 
@@ -117,6 +120,7 @@ class RunCheck:
         element = f"exchange {exchange.id} ({place})"
         if (record := self._take(exchange.id, salts, element)) is None or salts is None:
             return
+        self._runs.add(exchange.run)
         self._exchanges_began.append(exchange.started_at)
         wrong = [] if _is_committed(salts, 0, exchange_statement(exchange), record.head) else ["its head"]
         if not are_salts_of(salts, True, *has_bodies(exchange)):
@@ -128,7 +132,8 @@ class RunCheck:
             if not _fits(salts, number, body, commitment):
                 wrong.append(f"the body of its {name}")
         if wrong:
-            self.add_finding("altered", element, f"{' and '.join(wrong)} differ from what was recorded")
+            verb = "differ" if len(wrong) > 1 or wrong == ["its salts"] else "differs"
+            self.add_finding("altered", element, f"{' and '.join(wrong)} {verb} from what was recorded")
         else:
             self.proven += 1
 
@@ -138,6 +143,7 @@ class RunCheck:
         is_erased = exchange.id in self._without_bodies
         if (record := self._take(exchange.id, salts, element)) is None or salts is None:
             return
+        self._runs.add(exchange.run)
         self._exchanges_began.append(exchange.started_at)
         if not is_erased:
             self.add_finding("removed", element, "its bodies are missing, and no erasure of them is on record")
@@ -155,6 +161,7 @@ class RunCheck:
         element = f"gap {gap_id}"
         if (record := self._take(gap_id, salts, element)) is None or salts is None:
             return
+        self._runs.add(gap.run)
         self._gaps_happened.append(gap.happened_at)
         fits = _is_committed(salts, 0, gap_statement(gap), record.head)
         fits = fits and are_salts_of(salts, True, record.request is not None)
@@ -172,6 +179,7 @@ class RunCheck:
         element = f"effects {batch.id} (process {batch.process}, batch {batch.number})"
         if (record := self._take(batch.id, salts, element)) is None or salts is None:
             return
+        self._runs.add(batch.run)
         self._gaps_happened.append(batch.observed_at)
         fits = _is_committed(salts, 0, effects_statement(batch), record.head) and are_salts_of(salts, True, True)
         if fits and _is_committed(salts, 1, body_digest(batch.items), record.request):
@@ -219,10 +227,11 @@ class RunCheck:
                 self.add_finding(
                     "altered", "run", "its id, name, labels, parent or isolation differ from what was recorded"
                 )
-        elif salts is not None or (
-            self._is_complete and any(facts.get(name) for name in ("name", "labels", "parent", "forked_at"))
-        ):
-            self.add_finding("altered", "run", "it has a name, labels or a parent that no record is about")
+        elif salts is not None or (self._is_complete and not _says_nothing(facts)):
+            self.add_finding("altered", "run", "it has a name, labels, a parent or isolation that no record is about")
+        elif others := self._runs - {facts["id"]}:
+            detail = f"its id is {facts['id']}, and what it has was recorded in {min(others)}"
+            self.add_finding("altered", "run", detail)
 
     @property
     def _is_complete(self) -> bool:
@@ -237,6 +246,11 @@ class RunCheck:
             self.add_finding(
                 "removed", f"{record.kind} {name}", "it was recorded, is missing, and no erasure is on record"
             )
+
+
+def _says_nothing(facts: Mapping[str, Any]) -> bool:
+    """Whether nothing was said about a run: it has an id and nothing else."""
+    return run_statement(facts) == run_statement({"id": facts["id"], "labels": {}})
 
 
 def _fits(salts: bytes, part: int, body: Body, commitment: bytes | None) -> bool:

@@ -242,7 +242,9 @@ def show_verification(verification: dict[str, Any]) -> None:
             if one["problem"] is None:
                 click.echo(f"  {_anchor_text(one)}")
     if verification["signed"] is False:
-        click.echo("  not signed as a whole: its calls, keys and envelope, which are derived, may have been changed")
+        click.echo(
+            "  not signed as a whole: what is derived (its calls, keys, envelope and the run's times) may have been changed"
+        )
     details = {one["detail"] for one in verification["findings"]}
     for one in verification.get("asked", ()):
         if one["problem"] is not None and one["problem"] not in details:

@@ -31,6 +31,7 @@ from tests.support.postgres import STORE_SERVER
 
 KEYS = SIGNING_KEYS.verifier_keys("default")
 RUN = "night-run"
+PLAIN = "plain-run"
 PAGE = Path(__file__).resolve().parents[3] / "docs" / "proof.md"
 
 type Line = dict[str, Any]
@@ -49,11 +50,12 @@ async def record(database: Database, run: str) -> None:
 
 @pytest.fixture
 async def bundles(tmp_path: Path, database: Database) -> list[bytes]:
-    """The bundles of two runs, and that of the first without its proof."""
+    """The bundles of two runs, that of the first without its proof, and that of a run about which nothing was said."""
     async with open_house(tmp_path / "spool", database, follows=False) as house:
         for run in (RUN, "other"):
             await record(database, run)
-        names = (f"{RUN}/bundle", "other/bundle", f"{RUN}/bundle?proof=false")
+        await BatchWriter(database, profile=PROFILES.digest).write_batch([tool_exchange(40, run=PLAIN)])
+        names = (f"{RUN}/bundle", "other/bundle", f"{RUN}/bundle?proof=false", f"{PLAIN}/bundle")
         found = [(await house.api.get(f"/v1/runs/{name}")).content for name in names]
         assert (await house.api.get(f"/v1/runs/{RUN}/bundle")).content == found[0]
         verified = (await house.api.get(f"/v1/runs/{RUN}/verify")).json()
@@ -66,7 +68,7 @@ async def check_checkpoint(api: Any) -> None:
     """The checkpoint is that of our keys, and is shown to continue an earlier one."""
     newest = (await api.get("/v1/checkpoint?since=1")).json()
     assert (newest["origin"], newest["keys"]) == (SIGNING_KEYS.origin("default"), [str(key) for key in KEYS])
-    assert (newest["size"], len(newest["consistency"])) == (2, 1)
+    assert (newest["size"], len(newest["consistency"])) == (3, 2)
     assert (await api.get("/v1/checkpoint?since=99")).status_code == 422
 
 
@@ -219,12 +221,28 @@ def test_the_program_of_the_page_agrees(bundles: list[bytes], tmp_path: Path) ->
         path for path in places(lines) if path[-1] == "text" and "response" in path and "exchange" in path
     )
     url_place = next(path for path in places(lines) if path[-1] == "url")
+    text, url, note = (with_change(lines, path) for path in (text_place, url_place, (0, "run", "started_at")))
     variants = {
         "good": bundles[0],
-        "text": seal(with_change(lines, text_place)),
-        "url": seal(with_change(lines, url_place)),
+        "unsigned": seal(without_signature(lines)),
+        "text": seal(text),
+        "url": seal(url),
+        "times": seal(note),
         "removed": seal([lines[0], *lines[2:]]),
         "path": seal(with_change(lines, (len(lines) - 1, "proof", "chains", 0, "path", 0))),
+    }
+    # Somebody without the key leaves out the signature over what is derived.
+    lines = without_signature(lines)
+    variants |= {
+        "hidden": seal(with_hidden_line(lines, 2)),
+        "hidden gap": seal(with_hidden_line(lines, next(at for at, line in enumerate(lines) if "gap" in line))),
+        "repeated": seal([*lines[:2], *lines[1:]]),
+        "reordered": seal([lines[0], lines[2], lines[1], *lines[3:]]),
+        **{f"run {name}": seal(with_run(lines, **{name: "x"})) for name in ("id", "name", "labels", "parent")},
+        "captive": seal(with_run(lines, isolation="captive")),
+        "plain": bundles[3],
+        "plain captive": seal(with_run(without_signature(parse_lines(bundles[3])), isolation="captive")),
+        "plain run": seal(with_run(without_signature(parse_lines(bundles[3])), id="other")),
     }
     assert "playhead" not in cast("str", found[1]).replace("playhead.key", "").replace("verifies Playhead", "").lower()
     codes = {}
@@ -232,7 +250,50 @@ def test_the_program_of_the_page_agrees(bundles: list[bytes], tmp_path: Path) ->
         (tmp_path / f"{name}.jsonl").write_bytes(content)
         command = [sys.executable, str(program), f"{name}.jsonl", "playhead.key"]
         codes[name] = subprocess.run(command, cwd=tmp_path, capture_output=True, check=False).returncode
-    assert codes == {"good": 0, "text": 1, "url": 1, "removed": 1, "path": 1}
+    assert {name for name, code in codes.items() if code == 0} == {"good", "unsigned", "plain"}
+    assert {name for name, content in variants.items() if verdict(content) == "verified"} == {
+        "good",
+        "unsigned",
+        "plain",
+    }
+
+
+def without_signature(lines: list[Line]) -> list[Line]:
+    """The lines without the store server's signature over what is derived."""
+    return [{name: value for name, value in line.items() if name != "signed"} for line in lines]
+
+
+def with_run(lines: list[Line], **facts: str) -> list[Line]:
+    """The lines with something else said about the run."""
+    return [{**lines[0], "run": {**lines[0]["run"], **facts}}, *lines[1:]]
+
+
+def with_hidden_line(lines: list[Line], at: int) -> list[Line]:
+    """The lines without one, whose record is where those of erased exchanges are."""
+    lines = copy.deepcopy(lines)
+    taken = lines.pop(at)
+    proof = taken["proof"]
+    kind = next(kind for kind in ("exchange", "gap") if kind in taken)
+    record = {name: proof[name] for name in ("place", "head", "request", "response") if name in proof}
+    record |= {"kind": kind, "id": proof["id"] if kind == "gap" else taken[kind]["id"]}
+    records = lines[-1]["proof"]["chains"][proof["chain"]]["records"]
+    records.append(record)
+    records.sort(key=lambda each: each["place"])
+    return lines
+
+
+async def test_a_run_about_which_nothing_was_said_cannot_be_given_a_name_or_isolation(bundles: list[bytes]) -> None:
+    lines = without_signature(parse_lines(bundles[3]))
+    assert verify(seal(lines)).verdict == "verified"
+    details = {}
+    for name, value in (("id", "other"), ("name", "x"), ("parent", "x"), ("isolation", "captive")):
+        (finding,) = verify(seal(with_run(lines, **{name: value}))).findings
+        assert (finding.change, finding.element) == ("altered", "run")
+        details[name] = finding.detail
+    said = "it has a name, labels, a parent or isolation that no record is about"
+    assert details == dict.fromkeys(("name", "parent", "isolation"), said) | {
+        "id": f"its id is other, and what it has was recorded in {PLAIN}"
+    }
 
 
 async def test_a_bundle_carries_the_envelope_that_the_api_shows_and_its_signature_covers_it(

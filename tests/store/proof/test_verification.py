@@ -168,6 +168,17 @@ async def test_every_changed_value_of_the_evidence_is_found(sealed_database: Dat
     assert await verdict(sealed_database, copies) == "verified"
 
 
+@pytest.mark.parametrize(
+    "change", ["name = 'x'", 'labels = \'{"a": "b"}\'', "parent = 'x'", "forked_at = 1", "isolation = 'captive'"]
+)
+async def test_nobody_can_say_something_about_a_run_without_a_record_of_it(
+    sealed_database: Database, copies: Path, change: str
+) -> None:
+    await execute(sealed_database, f"UPDATE runs SET {change} WHERE id = 'other'")
+    (finding,) = (await verify(sealed_database, copies, "other")).findings
+    assert (finding.change, finding.element) == ("altered", "run")
+
+
 async def test_every_removed_row_of_the_evidence_is_found(sealed_database: Database, copies: Path) -> None:
     missed = []
     for table in (*EVIDENCE, "parts"):
