@@ -31,6 +31,7 @@ from proxy.terminal.render_run import call_table
 from proxy.terminal.text import next_command
 from store.datadir import open_data_dir
 from store.generations.build import unreplayable_reason
+from store.query.rest_shapes import has_call_failed
 from tests.store.exchanges import conversation
 
 WHOLE: dict[str, Any] = {
@@ -48,6 +49,7 @@ WHOLE: dict[str, Any] = {
     "outcome": "completed",
     "streamed": False,
     "finish_reason": "stop",
+    "answer_state": None,
     "usage": {"input_tokens": 1, "output_tokens": 2},
     "duration_ms": 7.0,
     "tool_calls": [],
@@ -61,7 +63,9 @@ WHOLE: dict[str, Any] = {
 
 
 def call(step: int, **more: Any) -> dict[str, Any]:
-    return {**WHOLE, "id": f"call-{step}", "step": step, **more}
+    """A call as the API shows it, which says of each whether it failed."""
+    made = {**WHOLE, "id": f"call-{step}", "step": step, **more}
+    return {**made, "failed": has_call_failed(made["kind"], made)}
 
 
 def wrong(*arguments: str) -> str:
@@ -137,8 +141,10 @@ def test_an_answer_that_failed_under_200_is_told_from_one_that_was_too_large_to_
     broken = call(2, complete=False, finish_reason=None, streamed=True)
     failed = call(3, finish_reason="failed")
     left = call(4, complete=False, finish_reason=None, streamed=True, outcome="client_closed")
-    _, rows = call_table([too_large, broken, failed, left, call(5)])
-    assert [row[2] for row in rows] == ["200 truncated", "200 failed", "200 failed", "200 client_closed", "200"]
+    stream_too_large = call(5, complete=False, finish_reason=None, streamed=True, answer_state="unkept")
+    _, rows = call_table([too_large, broken, failed, left, stream_too_large, call(6)])
+    states = ["truncated", "failed", "failed", "client_closed", "truncated"]
+    assert [row[2] for row in rows] == [*(f"200 {state}" for state in states), "200"]
 
 
 def test_what_is_asked_of_an_mcp_server_is_its_method_and_not_the_address_of_all() -> None:

@@ -72,6 +72,8 @@ def stats_command(as_json: bool, group_by: tuple[str, ...], sort: str | None, li
 
     The last line is the total of all groups, also of those that are not listed.
 
+    By status, and with --status, TRIES are those that had it: a call that was tried again counts for its last.
+
     COST ends with + where the price of some call is not known. MS is the median and the 99th percentile.
 
     \b
@@ -85,23 +87,40 @@ def stats_command(as_json: bool, group_by: tuple[str, ...], sort: str | None, li
     if as_json:
         print_json(found)
         return
-    rows = [_stats_row([_group_text(item["group"][name]) for name in group_by], item) for item in found["items"]]
-    rows.append(_stats_row(["total", *[""] * (len(group_by) - 1)], found["total"]))
+    # A call that was tried again counts once, but each of its statuses is of one of its tries.
+    has_tries = "status" in group_by or bool(query.get("status"))
+    groups = [([_group_text(item["group"][name]) for name in group_by], item) for item in found["items"]]
+    groups.append((["total", *[""] * (len(group_by) - 1)], found["total"]))
+    rows = [_stats_row(group, sums, has_tries=has_tries) for group, sums in groups]
     names = [name.upper() for name in group_by]
-    print_table((*names, "CALLS", "ERRORS", "INPUT", "CACHED", "OUTPUT", "COST", "MS P50", "P99"), rows)
+    print_table(
+        (
+            *names,
+            "CALLS",
+            *(("TRIES",) if has_tries else ()),
+            "ERRORS",
+            "INPUT",
+            "CACHED",
+            "OUTPUT",
+            "COST",
+            "MS P50",
+            "P99",
+        ),
+        rows,
+    )
 
 
 def _group_text(value: str | int | None) -> str:
     return "-" if value is None else str(value)
 
 
-def _stats_row(group: list[str], sums: dict[str, Any]) -> tuple[str, ...]:
+def _stats_row(group: list[str], sums: dict[str, Any], *, has_tries: bool) -> tuple[str, ...]:
     usage, known = sums["usage"], sums["known_cost_usd"]
     unknown = sums["calls_without_price"] > 0
     cost = ("unknown" if unknown else "-") if known is None else money(known) + ("+" if unknown else "")
     tokens = [f"{usage[name] or 0:,}" for name in ("input_tokens", "cached_tokens", "output_tokens")]
     times = ["-" if (ms := sums["duration_ms"][name]) is None else f"{ms:,.0f}" for name in ("p50", "p99")]
-    counts = (f"{sums['calls']:,}", f"{sums['errors']:,}")
+    counts = [f"{sums[name]:,}" for name in ("calls", *(("exchanges",) if has_tries else ()), "errors")]
     return (*group, *counts, *tokens, cost, *times)
 
 

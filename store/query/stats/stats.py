@@ -13,6 +13,7 @@ from sqlalchemy import (
     ColumnElement,
     CompoundSelect,
     FromClause,
+    Integer,
     Select,
     Subquery,
     Text,
@@ -64,7 +65,10 @@ class Stats:
         sort: GroupSort | None = None,
         limit: int = MOST_GROUPS,
     ) -> tuple[list[Shape], Shape]:
-        """The first groups, and the sum of all. Without `sort`, the most expensive come first, or by time the newest."""
+        """The first groups, and the sum of all. Without `sort`, the most expensive come first, or by time the newest.
+
+        Groups of attempts of calls that ended elsewhere are left out, except by status: a call that was tried again has several.
+        """
         async with self._database.transaction() as connection:
             # One snapshot: what is read as stored sums and what is read as calls belong together.
             await connection.execute(text("SET TRANSACTION ISOLATION LEVEL REPEATABLE READ"))
@@ -74,7 +78,9 @@ class Stats:
             groups = await load(source.rows(groupings), groupings, sort, limit)
             is_divided = len(groups) < limit and all(grouping.name != "tool" for grouping in groupings)
             total = _sum_groups(groups) if is_divided else (await load(source.rows([]), []))[0]
-        return [{"group": group.named_values(groupings)} | group.shape() for group in groups], total.shape()
+        counts_tries = bool(filters.statuses) or any(grouping.name == "status" for grouping in groupings)
+        visible = [group for group in groups if group.has_calls or (counts_tries and not filters.error)]
+        return [{"group": group.named_values(groupings)} | group.shape() for group in visible], total.shape()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -89,6 +95,11 @@ class _Group:
     def named_values(self, groupings: Sequence[Grouping]) -> Shape:
         """The values in JSON, by the names of the groupings."""
         return {one.name: one.shape(value) for one, value in zip(groupings, self.values, strict=True)}
+
+    @property
+    def has_calls(self) -> bool:
+        """Whether calls of it ended in it, or tokens were paid for."""
+        return any(self.counts[name] for name in ("calls", "cost_usd", "input_tokens", "output_tokens"))
 
     def shape(self) -> Shape:
         """The sums in JSON."""
@@ -123,7 +134,8 @@ async def _load_groups(
         for total in (func.sum(rows.c[name]),)
     ]
     query = select(*names, *sums).select_from(source).group_by(*names)
-    query = query.order_by(*_group_order(rows, names, groupings, sort), *names).limit(limit)
+    are_without_calls = cast(func.sum(rows.c.calls) == literal_column("0"), Integer)
+    query = query.order_by(are_without_calls, *_group_order(rows, names, groupings, sort), *names).limit(limit)
     found = (await connection.execute(query)).all()
     of_runs = [place for place, grouping in enumerate(groupings) if grouping.name == "run"]
     # There may be many more runs than are shown.

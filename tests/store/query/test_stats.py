@@ -9,9 +9,12 @@ import pytest
 
 from store.bundle.bundle import Bundle, Entry, bundle_lines
 from store.database.connection import Database
+from store.query.filters import Filters
+from store.query.stats.groupings import Grouping
+from store.query.stats.stats import Stats
 from tests.store.agents import Agent
 from tests.store.house import PROFILES, House, import_bundle, is_problem, open_house
-from tests.store.samples import exchange
+from tests.store.samples import NOON, SECOND, exchange
 
 HOUR = 3600
 
@@ -160,3 +163,45 @@ async def test_groups_are_sorted_and_limited_and_the_total_is_of_all(house: Hous
     for wrong in ("sort=duration", "sort=", "limit=0", "limit=1001", "limit=all"):
         problem = is_problem(await house.api.get(f"/v1/stats?group_by=run&{wrong}"), 422, "invalid_request")
         assert problem["faults"][0]["where"] == f"query.{wrong.partition('=')[0]}"
+
+
+async def test_a_group_without_calls_is_left_out_but_each_status_of_their_tries_is_shown(
+    house: House, database: Database
+) -> None:
+    """A call that was limited and then answered is no failure: its first attempt made a group of no calls."""
+    attempts = {"retried": ((429, 0), (200, 2)), "failed": ((429, 0), (429, 2)), "lasting": ((500, 0),)}
+    for place, (run, tries) in enumerate(attempts.items()):
+        made: dict[str, Any] = {
+            "run": run,
+            "url": "https://api.openai.com/v1/chat/completions",
+            "request": b'{"model":"%b","messages":[]}' % run.encode(),
+        }
+        entries = tuple(
+            Entry(exchange=exchange(number, at=NOON + seconds * SECOND, status=status, **made))
+            for number, (status, seconds) in enumerate(tries, 10 * place)
+        )
+        bundle = Bundle(run={"id": run}, profiles=PROFILES.digest, entries=entries)
+        await import_bundle(house, b"".join(bundle_lines(bundle)))
+    assert (await stats(house, group_by="run"))["settled"]
+
+    for uses_sums in (True, False):
+        query = Stats(database, uses_sums=uses_sums).load_stats
+        for grouping in ("run", "model"):
+            items, total = await query(Filters(error=True), [Grouping(grouping)])
+            assert {item["group"][grouping]: item["calls"] for item in items} == {"failed": 1, "lasting": 1}
+            assert (total["calls"], total["errors"]) == (2, 2)
+            first, _ = await query(Filters(error=True), [Grouping(grouping)], "name", 1)
+            assert [item["group"][grouping] for item in first] == ["failed"], "an empty group takes no place"
+        items, _ = await query(Filters(), [Grouping("status")])
+        assert {item["group"]["status"]: (item["calls"], item["exchanges"]) for item in items} == {
+            200: (1, 1),
+            429: (1, 3),
+            500: (1, 1),
+        }
+        items, _ = await query(Filters(statuses=(range(429, 430),)), [Grouping("run")])
+        assert {item["group"]["run"]: (item["calls"], item["exchanges"]) for item in items} == {
+            "retried": (0, 1),
+            "failed": (1, 2),
+        }
+        items, _ = await query(Filters(error=True), [Grouping("status")])
+        assert {item["group"]["status"]: item["calls"] for item in items} == {429: 1, 500: 1}

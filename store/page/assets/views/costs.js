@@ -82,12 +82,15 @@ export default function Costs({ query }) {
   const filterOf = (name) => (groupName.startsWith("label:") ? { label: [...listOf(filters.label), `${groupName.slice(6)}=${name}`] } : { [groupName]: name });
   const runsOf = (name) => navigate("/", { ...filters, ...filterOf(name) });
   const partial = (sums) => html`<${Money} value=${sums.known_cost_usd} isPartial=${sums.calls_without_price > 0} />`;
+  // Of a call that was tried again, each status is of one of its tries.
+  const callsOf = (item) => (groupName === "status" && item.exchanges !== item.calls
+    ? `${count(item.calls)} (${count(item.exchanges)} ${item.exchanges === 1 ? "try" : "tries"})` : count(item.calls));
   const row = (item) => {
     const name = nameOf(item.group[groupName]);
     const { usage, duration_ms: took } = item;
     return [
       name === NONE ? html`<span class="muted">${NONE}</span>`
-        : html`<button class="link" title="Show its runs" onClick=${() => runsOf(name)}>${visible(name)}</button>`, count(item.calls), count(item.errors),
+        : html`<button class="link" title="Show its runs" onClick=${() => runsOf(name)}>${visible(name)}</button>`, callsOf(item), count(item.errors),
       ...["input_tokens", "cached_tokens", "output_tokens"].map((one) => html`<${Tokens} value=${usage[one]} />`),
       duration(took?.p50), duration(took?.p99), partial(item), whole ? percent(value(item) / whole) : "–",
     ];
