@@ -35,6 +35,7 @@ from store.large.helper import HELPER_COMMAND
 from store.large.memory import return_freed_blocks
 from store.lock import LockTaken
 from store.log_format import configure_logging
+from store.proof.sealing import Sealer
 from store.server_config import StoreServerConfig
 from store.server_parts import PartFactory, ServerParts
 
@@ -126,7 +127,7 @@ async def _serve(
                     group.create_task(_wait_for_database(prepare, database, reporter)),
                     group.create_task(_stop_when_unused(data, config.idle_timeout, abandoned, stopped)),
                     group.create_task(parts.auto_sessions.run()),
-                    group.create_task(_follow_record(database, parts, runs_retention=config.runs_retention)),
+                    group.create_task(_follow_record(database, parts, reporter, runs_retention=config.runs_retention)),
                     group.create_task(parts.audit.run()),
                 )
                 draining = group.create_task(parts.ingester.run())
@@ -176,16 +177,24 @@ async def _wait_for_database(
     reporter.report_prepared()
 
 
-async def _follow_record(database: Database, parts: ServerParts, *, runs_retention: bool) -> None:
+async def _follow_record(
+    database: Database, parts: ServerParts, reporter: "_PreparationReporter", *, runs_retention: bool
+) -> None:
     """Run what works on what is stored. Before the database is prepared, each part would report that it cannot, and wait."""
     await database.wait_until_connected()
     async with asyncio.TaskGroup() as group:
         group.create_task(parts.followers.run())
         group.create_task(warm_connections(database))
-        group.create_task(parts.sealer.run())
+        group.create_task(_seal(parts.sealer, reporter))
         group.create_task(parts.anchorer.run())
         if runs_retention:
             group.create_task(parts.retention.run())
+
+
+async def _seal(sealer: Sealer, reporter: "_PreparationReporter") -> None:
+    """Seal what is stored, and report where nothing is signed any more."""
+    await reporter.wait_until_ready()
+    await sealer.run(lambda message: _write_message({"progress": message}))
 
 
 async def _check_objects(database: Database, reporter: "_PreparationReporter") -> None:

@@ -60,18 +60,29 @@ class Sealer:
         self._checkpoints: dict[str, tuple[str, Checkpoint]] = {}
         """The note and content of the newest checkpoint of each project, once its signature was checked or made here."""
 
+        self.troubles: dict[str, str] = {}
+        """Why no checkpoint is signed for a project, by project."""
+
         self._turn = asyncio.Lock()
         """Held while a project is sealed: two checkpoints of one size would differ in nothing but their time."""
 
-    async def run(self) -> None:
-        """Seal until the task is cancelled. A failure is logged and tried again."""
+    async def run(self, report: Callable[[str], None] = lambda _message: None) -> None:
+        """Seal until the task is cancelled. A failure is logged and tried again; `report` is told what no longer trying can mend."""
+        reported: dict[str, str] = {}
         while True:
             try:
                 await self.seal_due(time.monotonic())
             except (DatabaseError, OSError) as error:
                 log.warning("checkpoints are signed later: %s", error)
-            except TreeAltered as error:
-                log.error("no checkpoint is signed: %s", error)
+            for project in reported.keys() - self.troubles.keys():
+                report(f"checkpoints of project {project} are signed again")
+            for project, why in self.troubles.items():
+                if reported.get(project) != why:
+                    report(
+                        f"nothing that is recorded in project {project} is proven from now on, because no checkpoint is signed: {why}."
+                        " Run `playhead verify --all`, and restore the database and keys/proof of one and the same time (docs/proof.md)"
+                    )
+            reported = dict(self.troubles)
             await asyncio.sleep(POLL_INTERVAL)
 
     async def seal_due(self, now: float) -> None:
@@ -84,14 +95,17 @@ class Sealer:
                 if is_urgent or (is_urgent is False and now >= self._sealed_at.get(project, -SEAL_EVERY) + SEAL_EVERY):
                     due.append(project)
         for project in due:
-            await self.seal(project)
-            self._sealed_at[project] = now
+            # What was done to the tree of one project does not concern the others.
+            with contextlib.suppress(TreeAltered):
+                await self.seal(project)
+                self._sealed_at[project] = now
 
     async def seal_all(self) -> None:
         """Seal what all projects have, if that is possible now."""
-        with contextlib.suppress(DatabaseError, OSError, TreeAltered):
+        with contextlib.suppress(DatabaseError, OSError):
             for project in await self._projects():
-                await self.seal(project)
+                with contextlib.suppress(TreeAltered):
+                    await self.seal(project)
 
     async def _projects(self) -> list[str]:
         async with self._database.connection() as connection:
@@ -107,7 +121,20 @@ class Sealer:
         return self._keys.sign(text, project)
 
     async def seal(self, project: str) -> str | None:
-        """Seal everything that a project has; return the newest checkpoint, None if there was nothing to seal."""
+        """Seal everything that a project has; return the newest checkpoint, None if there was nothing to seal.
+
+        Raises `TreeAltered`, which `troubles` has then, too.
+        """
+        try:
+            newest = await self._seal(project)
+        except TreeAltered as error:
+            log.error("no checkpoint is signed: %s", error)
+            self.troubles[project] = str(error)
+            raise
+        self.troubles.pop(project, None)
+        return newest
+
+    async def _seal(self, project: str) -> str | None:
         newest: str | None = None
         count = LARGEST_SEAL
         while count == LARGEST_SEAL:

@@ -43,6 +43,12 @@ async def readyz(deps: TheDeps) -> Response:
     if (trouble := deps.database.objects.trouble) is not None:
         # Large bodies are in the database meanwhile.
         status["objects"] = trouble
+    if deps.sealer is not None and (count := len(deps.sealer.troubles)):
+        # Everybody may read this: it names no project.
+        status["proof"] = (
+            f"nothing new is proven in {count} {'project' if count == 1 else 'projects'}: the signed tree was altered or set back;"
+            " run `playhead verify --all`"
+        )
     return JsonResponse(status, 503 if troubles else 200)
 
 
@@ -59,6 +65,8 @@ async def metrics(deps: TheDeps) -> Response:
     objects = deps.database.objects.counts()
     lines += [f"# TYPE playhead_store_{name} counter\nplayhead_store_{name} {n}" for name, n in objects.items()]
     gauges = {"spools": deps.store_server.spools, "spool_bytes": waiting, "troubles": len(deps.store_server.troubles)}
+    if deps.sealer is not None:
+        gauges["unsigned_projects"] = len(deps.sealer.troubles)
     if objects:
         gauges["objects_unavailable"] = int(deps.database.objects.trouble is not None)
     lines += [f"# TYPE playhead_store_{name} gauge\nplayhead_store_{name} {n}" for name, n in gauges.items()]

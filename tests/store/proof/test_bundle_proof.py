@@ -333,3 +333,22 @@ def test_a_chain_that_nobody_signed_proves_no_erasure_in_a_bundle(bundles: list[
     del lines[-1]["signed"]
     found = verify(seal(lines))
     assert (found.verdict, found.is_signed) == ("unproven", False)
+
+
+async def test_readiness_says_that_nothing_new_is_proven_and_names_no_project(
+    tmp_path: Path, database: Database
+) -> None:
+    async with open_house(tmp_path / "spool", database, follows=False) as house:
+        await record(database, RUN)
+        await house.api.get("/v1/verify")
+        assert "proof" not in (await house.api.get("/readyz")).json()
+        async with database.connection() as connection:
+            await connection.execute("UPDATE tree_tiles SET hashes = $1", bytes(32))
+        await record(database, "other")
+        await house.api.get("/v1/verify")
+        answer = await house.api.get("/readyz")
+        gauges = (await house.api.get("/metrics")).text
+    assert (answer.status_code, answer.json()["status"]) == (200, "ok")
+    assert answer.json()["proof"].startswith("nothing new is proven in 1 project: ")
+    assert "default" not in answer.text
+    assert "playhead_store_unsigned_projects 1\n" in gauges

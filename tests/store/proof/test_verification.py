@@ -1,5 +1,6 @@
 """A run that was stored verifies, and any change of it is found and named."""
 
+import asyncio
 import random
 import uuid
 from dataclasses import replace
@@ -293,6 +294,46 @@ async def test_an_altered_tree_is_not_signed(sealed_database: Database, copies: 
             await sealer.seal("default")
         await execute(sealed_database, "UPDATE tree_tiles SET hashes = $1", hashes)
     assert (await verify(sealed_database, copies)).findings[0].change == "truncated"
+
+
+async def test_an_altered_tree_is_reported_and_those_of_other_projects_are_signed(
+    database: Database, copies: Path
+) -> None:
+    sealer = Sealer(database, SIGNING_KEYS, copies)
+    projects = ("alpha", "beta", "gamma")
+    for project in projects:
+        await BatchWriter(database, project=project).write_batch([tool_exchange(0)])
+        await sealer.seal(project)
+        await BatchWriter(database, project=project).write_batch([tool_exchange(1)])
+    hashes: bytes
+    async with database.connection() as connection:
+        hashes = await connection.fetchval("SELECT hashes FROM tree_tiles WHERE project = 'beta'")
+    await execute(database, "UPDATE tree_tiles SET hashes = $1 WHERE project = 'beta'", bytes(32))
+    reported: asyncio.Queue[str] = asyncio.Queue()
+    async with asyncio.timeout(60), asyncio.TaskGroup() as group:
+        running = group.create_task(sealer.run(reported.put_nowait))
+        first = await reported.get()
+        assert "project beta is proven from now on" in first
+        assert "`playhead verify --all`" in first
+        assert await signed_sizes(database) == {"alpha": 2, "beta": 1, "gamma": 2}
+        assert list(sealer.troubles) == ["beta"]
+        await execute(database, "UPDATE tree_tiles SET hashes = $1 WHERE project = 'beta'", hashes)
+        await sealer.seal("beta")
+        assert await reported.get() == "checkpoints of project beta are signed again"
+        running.cancel()
+    assert (await signed_sizes(database))["beta"] == 2
+    await execute(database, "UPDATE tree_tiles SET hashes = $1 WHERE project = 'alpha'", bytes(32))
+    for project in projects:
+        await BatchWriter(database, project=project).write_batch([tool_exchange(2)])
+    await sealer.seal_all()
+    assert await signed_sizes(database) == {"alpha": 2, "beta": 3, "gamma": 3}
+
+
+async def signed_sizes(database: Database) -> dict[str, int]:
+    """The sizes of the trees that were signed, by project."""
+    async with database.connection() as connection:
+        rows = await connection.fetch("SELECT project, max(size) AS size FROM checkpoints GROUP BY project")
+    return {row["project"]: row["size"] for row in rows}
 
 
 async def test_each_kind_of_change_is_named(sealed_database: Database, copies: Path) -> None:
