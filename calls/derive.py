@@ -14,7 +14,7 @@ from calls.framing import websocket
 from calls.keys.element_memory import ElementMemory
 from calls.keys.key import KeyResult, make_key, read_unkeyed
 from calls.keys.profile import Profiles
-from calls.model import Call, Exchange, Json, Response, Usage, header
+from calls.model import AnswerState, Call, Exchange, Json, Response, Usage, header
 from calls.redaction.call import Clean, clean_call
 from calls.websocket_messages import is_websocket_body
 
@@ -123,7 +123,7 @@ def _build_call(
         complete=_is_complete(exchange, assembly, answer) and pending is None,
         polls=key.route.polls,
         pending=pending,
-        answer_state=summary.state or ("unkept" if _is_end_unknown(exchange, assembly) else None),
+        answer_state=summary.state or _answer_state(exchange, key, assembly, answer),
     )
 
 
@@ -181,6 +181,13 @@ def _is_complete(exchange: Exchange, assembly: Assembly | None, answer: Json) ->
     if assembly.is_streamed and answer is None and exchange.response and exchange.response.status == _OK:
         return False  # a stream without events is no answer
     return assembly.is_complete is not False and exchange.outcome in ("completed", "refused")
+
+
+def _answer_state(exchange: Exchange, key: KeyResult, assembly: Assembly | None, answer: Json) -> AnswerState | None:
+    """Return what is known of every answer: that of a model is no error's body, and its end was recorded."""
+    if key.kind == "model" and isinstance(as_object(answer).get("error"), str | Mapping):
+        return "error"
+    return "unkept" if _is_end_unknown(exchange, assembly) else None
 
 
 def _is_end_unknown(exchange: Exchange, assembly: Assembly | None) -> bool:

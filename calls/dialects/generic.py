@@ -4,6 +4,7 @@ from typing import Final
 
 from calls.codec.json import InvalidJson, parse_json_leniently
 from calls.dialects.dialect import AnswerSummary, Assembly, Claim, Dialect
+from calls.dialects.protocols.jsonrpc import is_answer, split_messages, state_of_answers
 from calls.framing import Message, MessageDecoder, sse, websocket
 from calls.model import Headers, Json
 
@@ -16,8 +17,11 @@ def claim(_method: str, _host: str, _path: str, _headers: Headers) -> Claim | No
 
 
 def summarize_answer(answer: Json) -> AnswerSummary:
-    """Use a text as it is; the meaning of anything else is unknown."""
-    return AnswerSummary(text=answer if isinstance(answer, str) else None)
+    """Use a text as it is; of JSON-RPC whether it failed. The meaning of anything else is unknown."""
+    if isinstance(answer, str):
+        return AnswerSummary(text=answer)
+    answers = [one for one in split_messages(answer) if one.get("jsonrpc") == "2.0" and is_answer(one)]
+    return AnswerSummary(state=state_of_answers(answers, lambda _: False))
 
 
 def assemble(content_type: str) -> Assembly:

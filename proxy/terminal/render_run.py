@@ -234,7 +234,8 @@ def _tool_calls_text(call: Shape) -> str:
 
 
 def _status(call: Shape, *, gap: bool = False) -> str:
-    whole = call["complete"] and call["outcome"] != "refused" and not gap and not has_failed_answer(call)
+    has_error = has_failed_answer(call) or call["answer_state"] == "partial"
+    whole = call["complete"] and call["outcome"] != "refused" and not gap and not has_error
     status = str(call["status"] or "-") + ("" if whole else " gap" if gap else f" {_cut_reason(call)}")
     return status + (f" ({call['attempts']} tries)" if call["attempts"] > 1 else "")
 
@@ -243,7 +244,7 @@ def _cut_reason(call: Shape) -> str:
     """Why an answer is not whole, or not the API's. Another one that ended well has lost its end to our own size limit."""
     if call["outcome"] != "completed":
         return str(call["outcome"])
-    return "failed" if has_failed_answer(call) else "truncated"
+    return "failed" if has_failed_answer(call) else "truncated" if not call["complete"] else "partial"
 
 
 def has_failed_answer(call: Shape) -> bool:

@@ -10,7 +10,7 @@ from typing import Any, Final
 from urllib.parse import urlsplit
 
 from calls.codec.json import dumps
-from calls.codec.lenient_json import as_object, as_text_or_none
+from calls.codec.lenient_json import as_array, as_object, as_text, as_text_or_none
 from calls.dialects.generic import DIALECT as GENERIC
 from calls.model import Call, Exchange, Json, header
 from calls.retry_grouping import RetryGroup, attempt_of, group_retries, merge_calls
@@ -114,6 +114,7 @@ def error_text(exchange: Exchange, answer: Json) -> str:
         or as_text_or_none(body.get("message"))
         or as_text_or_none(body.get("detail"))
         or as_text_or_none(body.get("title"))
+        or _content_error(answer)
     )
     if words:
         return " ".join(words.split())
@@ -125,6 +126,18 @@ def error_text(exchange: Exchange, answer: Json) -> str:
     if exchange.response.status < 400:
         return "the answer ended without its own end mark"
     return f"HTTP {exchange.response.status} {reason}".strip()
+
+
+def _content_error(answer: Json) -> str | None:
+    """Return the words of the first error of GraphQL, of a tool of MCP or of a batch; None if there are none."""
+    for one in map(as_object, answer if isinstance(answer, Sequence) and not isinstance(answer, str) else [answer]):
+        errors = [as_object(one.get("error")), *map(as_object, as_array(one.get("errors")))]
+        result = as_object(one.get("result"))
+        texts = [as_object(block) for block in as_array(result.get("content"))] if result.get("isError") is True else []
+        words = [as_text(each.get(name)) for found, name in ((errors, "message"), (texts, "text")) for each in found]
+        if first := next(filter(None, words), None):
+            return first
+    return None
 
 
 def answer_origin(exchange: Exchange) -> str:

@@ -100,7 +100,7 @@ async def test_an_answer_whose_end_was_not_recorded_has_not_failed(house: House,
         "large-request": "unkept",
         "broken-off": "unkept",
         "cut": None,
-        "overloaded": "unkept",
+        "overloaded": "error",
     }
     failed = {"broken-off", "cut", "overloaded"}
     assert {run["id"] for run in (await get(house, "runs", error="true"))["items"]} == failed

@@ -15,7 +15,7 @@ from calls.dialects.parts.answer_forms import AnswerForm, FormCriteria
 from calls.dialects.parts.assembly import AccumulatorAssembly
 from calls.dialects.parts.pieces import parse_payload
 from calls.dialects.parts.stream_writing import sse_message
-from calls.dialects.protocols.jsonrpc import jsonrpc_error, split_messages
+from calls.dialects.protocols.jsonrpc import jsonrpc_error, split_messages, state_of_answers
 from calls.model import Headers, Json
 
 _OPERATIONS: Final[Mapping[str, str]] = {
@@ -33,6 +33,8 @@ _ENDED: Final = re.compile(
     r"(TASK_STATE_)?(completed|failed|cancell?ed|rejected|input[-_]required|auth[-_]required)", re.IGNORECASE
 )
 """States in which a task has ended, or waits for the client."""
+
+_FAILED: Final = re.compile(r"(TASK_STATE_)?(failed|rejected)", re.IGNORECASE)
 
 
 def claim(method: str, _host: str, path: str, _headers: Headers) -> Claim | None:
@@ -68,7 +70,8 @@ def summarize_answer(answer: Json) -> AnswerSummary:
         or _message_parts(as_object(as_object(result.get("status")).get("message")))
     )
     texts = [as_text(part.get("text")) for part in parts if "text" in part]
-    return AnswerSummary(text="".join(texts) or None, finish_reason=state)
+    failed = state_of_answers([message], lambda _: state is not None and _FAILED.fullmatch(state) is not None)
+    return AnswerSummary(text="".join(texts) or None, finish_reason=state, state=failed)
 
 
 def assemble(content_type: str) -> Assembly:

@@ -1,14 +1,14 @@
 """GraphQL over HTTP at any host, including Weaviate's searches: operation, variables, data or errors."""
 
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Final
 
 from calls.codec.lenient_json import as_array, as_object
 from calls.dialects.dialect import AnswerSummary, Assembly, Claim, Dialect
 from calls.dialects.parts.assembly import AccumulatorAssembly
 from calls.dialects.parts.pieces import parse_payload
-from calls.model import Headers, Json
+from calls.model import AnswerState, Headers, Json
 
 _PATH: Final = re.compile(r"(.*/)?graphql/?")
 _WEAVIATE: Final = "/v1/graphql"
@@ -25,7 +25,7 @@ def summarize_answer(answer: Json) -> AnswerSummary:
     """Find the results of a search of Weaviate, by class."""
     classes = as_object(as_object(as_object(answer).get("data")).get("Get"))
     found = [as_object(one) for name in classes for one in as_array(classes[name])]
-    return AnswerSummary(results=tuple(map(_search_result, found)))
+    return AnswerSummary(results=tuple(map(_search_result, found)), state=_answer_state(answer))
 
 
 def assemble(content_type: str) -> Assembly:
@@ -56,6 +56,18 @@ class GraphqlStream:
     def is_complete(self) -> bool | None:
         """Whether `complete` arrived; None without it, because not all servers send it."""
         return self._has_ended or None
+
+
+def _answer_state(answer: Json) -> AnswerState | None:
+    """Whether the operation failed, or only some fields of it: then others have a value.
+
+    A mutation that failed has null in its field, and `data` is often there.
+    """
+    results = [as_object(one) for one in (answer if isinstance(answer, Sequence) else [answer])]
+    if not any(as_array(result.get("errors")) for result in results):
+        return None
+    has_value = any(value is not None for result in results for value in as_object(result.get("data")).values())
+    return "partial" if has_value else "error"
 
 
 def _search_result(one: Mapping[str, Json]) -> Json:

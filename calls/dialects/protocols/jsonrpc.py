@@ -1,11 +1,11 @@
 """JSON-RPC 2.0, on which MCP and A2A are built: the body names the method, whatever the path is."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Final
 
 from calls.codec.json import InvalidJson, parse_json_leniently
 from calls.codec.lenient_json import as_array, as_object, as_text_or_none
-from calls.model import Json
+from calls.model import AnswerState, Json
 
 _MARK: Final = b'"jsonrpc"'
 
@@ -36,6 +36,14 @@ def called_methods(data: bytes) -> tuple[str, ...] | None:
 def is_answer(message: Mapping[str, Json]) -> bool:
     """Whether a message answers a request."""
     return "method" not in message and ("result" in message or "error" in message)
+
+
+def state_of_answers(
+    answers: Iterable[Mapping[str, Json]], has_failed: Callable[[Mapping[str, Json]], bool]
+) -> AnswerState | None:
+    """Whether all answers of a body failed, or only some of a batch. An error always is a failure."""
+    failures = [one.get("error") is not None or has_failed(one) for one in answers]
+    return None if True not in failures else "error" if all(failures) else "partial"
 
 
 def jsonrpc_error(_status: int, message: str) -> Json:

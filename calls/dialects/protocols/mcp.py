@@ -12,7 +12,7 @@ from calls.codec.lenient_json import as_array, as_object, as_text, as_text_or_no
 from calls.dialects.dialect import AnswerSummary, Assembly, Claim, Dialect, RequestSummary
 from calls.dialects.parts.answer_composition import AnswerParts
 from calls.dialects.parts.assembly import AccumulatorAssembly
-from calls.dialects.protocols.jsonrpc import is_answer, jsonrpc_error, split_messages
+from calls.dialects.protocols.jsonrpc import is_answer, jsonrpc_error, split_messages, state_of_answers
 from calls.model import CallKind, Headers, Json, ToolCall, header
 
 _HEADERS: Final = ("mcp-session-id", "mcp-protocol-version", "mcp-method")
@@ -33,6 +33,7 @@ _OPERATIONS: Final[Mapping[str, tuple[str, CallKind]]] = {
     "resources/read": ("resources/read", "retrieval"),
     "prompts/get": ("prompts/get", "retrieval"),
 }
+_METHOD_NOT_FOUND: Final = -32601
 _WITHOUT_MESSAGE: Final[Mapping[str, str]] = {"GET": "listen", "DELETE": "close", "POST": "answer"}
 
 
@@ -74,7 +75,9 @@ def summarize_answer(answer: Json) -> AnswerSummary:
         for one in split_messages(answer)
         if _is_tool_result(one)
     )
-    return AnswerSummary(text="\n".join(texts) if texts else None, results=found)
+    answers = [one for one in split_messages(answer) if is_answer(one) and not _is_unknown_method(one)]
+    state = state_of_answers(answers, lambda one: as_object(one.get("result")).get("isError") is True)
+    return AnswerSummary(text="\n".join(texts) if texts else None, results=found, state=state)
 
 
 def assemble(content_type: str) -> Assembly:
@@ -151,6 +154,11 @@ def _tool_result(result: Mapping[str, Json], id_: Json) -> Json:
     if "structuredContent" in result:
         found["structured"] = result["structuredContent"]
     return {**found, "is_error": True} if result.get("isError") is True else found
+
+
+def _is_unknown_method(message: Mapping[str, Json]) -> bool:
+    """Whether a server does not have a method: clients call those of MCP to find out, and go on."""
+    return as_object(message.get("error")).get("code") == _METHOD_NOT_FOUND
 
 
 def _result_texts(result: Mapping[str, Json]) -> list[str]:

@@ -99,7 +99,8 @@ def _call_row(call: dict[str, Any]) -> tuple[str, ...]:
     usage = call["usage"]
     tokens = "+".join(f"{usage[name]:,}" for name in ("input_tokens", "output_tokens") if usage[name] is not None)
     took = "" if call["duration_ms"] is None else f"{call['duration_ms']:.0f}"
-    how = " failed" if has_failed_answer(call) else "" if call["complete"] else " cut"
+    state = " partial" if call["answer_state"] == "partial" else ""
+    how = " failed" if has_failed_answer(call) else state if call["complete"] else " cut"
     status = str(call["status"] or "-") + how
     started = _seconds(call["started_at"])
     return call["run"], str(call["step"]), started, call["kind"], _target(call), status, tokens, call_cost(call), took

@@ -158,16 +158,19 @@ class SpannedCall:
 
     @property
     def error(self) -> str | None:
-        """The type of its error: a status, an outcome, `broken_answer` or `tool_error`."""
+        """The type of its error: a status, an outcome, `broken_answer`, `tool_error`, a code of JSON-RPC or `answer_error`."""
         status, outcome = self.shape["status"], self.shape["outcome"]
         if status is not None and status >= 400:
             return str(status)
         if outcome != "completed":
             return str(outcome)
-        if self.shape["failed"]:
-            return "broken_answer"
-        failed = any(as_object(one).get("is_error") is True for one in self.shape.get("tool_results") or ())
-        return "tool_error" if failed and self.shape["kind"] == "tool" else None
+        results = self.shape.get("tool_results") or ()
+        if self.shape["kind"] == "tool" and any(as_object(one).get("is_error") is True for one in results):
+            return "tool_error"
+        if self.shape["kind"] != "model" and self.shape["answer_state"] == "error":
+            code = as_object(as_object(self.shape.get("answer")).get("error")).get("code")
+            return str(code) if isinstance(code, int) else "answer_error"
+        return "broken_answer" if self.shape["failed"] else None
 
     @property
     def error_text(self) -> str | None:

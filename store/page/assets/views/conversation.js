@@ -61,7 +61,9 @@ export function useConversation(run, steps, around) {
 /** How a step ended, with a word and not only a colour. */
 export function StatusBadge({ step }) {
   if (step.failed) return html`<${Badge} tone="bad"
-    title=${step.outcome}>${step.status === null ? "no response" : step.status < 400 ? "broke off" : step.status}</${Badge}>`;
+    title=${step.answer_state === "error" ? "the answer says that the call failed" : step.outcome}>${step.status === null ? "no response"
+    : step.status >= 400 ? step.status : step.answer_state === "error" ? `${step.status} failed` : "broke off"}</${Badge}>`;
+  if (step.answer_state === "partial") return html`<${Badge} tone="warn" title="the answer says that a part of the call failed">partial</${Badge}>`;
   if (step.origin && step.origin !== "live") return html`<${Badge} tone=${step.origin === "edited" ? "warn" : "info"}>${step.origin}</${Badge}>`;
   return null;
 }
