@@ -1,7 +1,7 @@
-"""The variables that a replay has as they were recorded, and how a run remembers them: by a label."""
+"""What a replay has as it was recorded, variables and names that did not resolve, and how a run remembers them: by labels."""
 
 import shlex
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Final
 
 PINNED_VARIABLES: Final = (
@@ -12,6 +12,9 @@ PINNED_VARIABLES: Final = (
 
 ENVIRONMENT_LABEL: Final = "playhead.env"
 """The label of a run with the variables that its command had: `LANG=C.UTF-8 PYTHONHASHSEED=0`."""
+
+UNRESOLVED_LABEL: Final = "playhead.unresolved"
+"""The label of a run with the host names that did not resolve for its command, which do not resolve in a replay either."""
 
 MOST_TEXT: Final = 500
 
@@ -32,3 +35,12 @@ def parse_environment(text: str) -> dict[str, str]:
         return {}
     parts = [word.partition("=") for word in words]
     return {name: value for name, _, value in parts if name in PINNED_VARIABLES}
+
+
+def format_names(names: Iterable[str]) -> str:
+    """Return names as the text of a label, as many as it takes."""
+    text = ""
+    for name in sorted(names):
+        if len(text) + 1 + len(name) <= MOST_TEXT and name.isprintable() and " " not in name:
+            text += f" {name}" if text else name
+    return text

@@ -20,7 +20,7 @@ from calls.route import route_request, split_url
 from calls.websocket_messages import opening_request
 from replay.duplex import is_duplex, may_be_duplex
 from replay.misses.nearest import NearestCallFinder, comparison_document
-from replay.pinned import ENVIRONMENT_LABEL, parse_environment
+from replay.pinned import ENVIRONMENT_LABEL, UNRESOLVED_LABEL, parse_environment
 from replay.script import RecordedExchange, ScriptIndex, build_index
 from store.bundle.bundle import Bundle
 from store.bundle.exchange_summary import ExchangeSummary, summarize_exchange
@@ -47,6 +47,9 @@ class Recording:
     effects: tuple[EffectBatch, ...] = ()
     environment: Mapping[str, str] = field(default_factory=dict)
     """Variables that its command had: hash seeds, time zone, locale."""
+
+    unresolved_names: tuple[str, ...] = ()
+    """Host names that did not resolve for its command."""
 
     started_at: int | None = None
     """When it began: nanoseconds since 1970."""
@@ -163,6 +166,7 @@ def build_recording(
         http2_by_authority=_http2_by_authority(ordered),
         effects=bundle.effects,
         environment=environment,
+        unresolved_names=tuple(str(labels.get(UNRESOLVED_LABEL, "")).split()),
         started_at=_start(bundle.run),
         size=_held_bytes(bundle) + sum(len(one.items) for one in bundle.effects),
     )

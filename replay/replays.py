@@ -183,10 +183,12 @@ class Replays:
         # Without a process that had the hook, such as where a bridge reported steps, nothing is to be answered.
         return {**session.recording.environment, **found} if found else {}
 
-    def recorded_surroundings(self) -> tuple[Mapping[str, str], int | None]:
-        """Return the variables that the command of that recording had, and when it began."""
+    def recorded_surroundings(self) -> tuple[Mapping[str, str], tuple[str, ...], int | None]:
+        """Return the variables that the command of that recording had, the names that did not resolve, and when it began."""
         recording = self._single_session.recording if self._single_session else None
-        return (recording.environment, recording.started_at) if recording else ({}, None)
+        return (
+            (recording.environment, recording.unresolved_names, recording.started_at) if recording else ({}, (), None)
+        )
 
     def recorded_questions(self) -> list[dict[str, Any]]:
         """Return what the program of that recording asked people, and their answers (`calls.effects.questions`)."""

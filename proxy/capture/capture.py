@@ -81,6 +81,7 @@ class Capture:
             asks_host=not self.engine.is_offline,
             every_name=self.engine.answerer is not None,
             is_configured=self._is_configured,
+            unresolved_in_recording=request.unresolved_names,
         )
         self._report = ConnectionReport()
         self._notes = PassedNotes(self._report, self._note_passed)
@@ -131,8 +132,8 @@ class Capture:
         self.intake.forget_capture(self)
 
     def report(self) -> Mapping[str, Any]:
-        """Return the connections that passed or were refused so far."""
-        return {"connections": self._report.as_json()}
+        """Return the connections that passed or were refused so far, and the names that did not resolve."""
+        return {"connections": self._report.as_json(), "unresolved_names": self._resolver.unresolved_names()}
 
     async def recorded_ports(self) -> Sequence[int]:
         """Return the ports of this machine to which the recording of a replayed run has requests.

@@ -116,6 +116,9 @@ class CommandResult(msgspec.Struct, frozen=True, kw_only=True):
     connections: Sequence[Mapping[str, Any]] = msgspec.field(default=())
     """The connections that were not recorded, or were refused, by destination."""
 
+    unresolved_names: Sequence[str] = msgspec.field(default=())
+    """The host names that did not resolve for a captive command."""
+
     real_clock_reason: str = ""
     """Why a captive replay did not have the clock of its recording."""
 
@@ -209,6 +212,7 @@ async def _run_captive(plan: CommandPlan) -> CommandResult:
         authority=authority,
         passes_other_tcp=plan.passes_other_traffic,
         allow_local=plan.isolation.allow_local,
+        unresolved_names=(worker_info.get("recorded") or {}).get("unresolved_names", ()),
         services=[one for one in _url_addresses(plan.api or "") if one[0] in ("127.0.0.1", "::1")],
         is_replay=not plan.passes_other_traffic,
         may_redirect=WITHOUT_RULES not in os.environ,
@@ -233,10 +237,12 @@ async def _run_captive(plan: CommandPlan) -> CommandResult:
         inside = plan.prepared.take() if plan.prepared is not None else None
         async with Captive(plan.command, capture, stdout=plan.stdout, inside=inside) as captive:
             code = await captive.run(environment)
+            report = await captive.report()
             return CommandResult(
                 code=code,
                 isolation="captive",
-                connections=await captive.connections(),
+                connections=report.connections,
+                unresolved_names=report.unresolved_names,
                 real_clock_reason=clock.why_not,
             )
 

@@ -46,6 +46,9 @@ class CaptureRequest(msgspec.Struct, frozen=True, kw_only=True):
     token: str
     passes_other_tcp: bool
     allow_local: frozenset[tuple[str, int]]
+    unresolved_names: frozenset[str] = frozenset()
+    """Host names that did not resolve when the run that is replayed was recorded."""
+
     sockets: Sequence[PassedSocket]
 
 
@@ -233,6 +236,7 @@ def _parse_request(text: bytes, files: list[int]) -> CaptureRequest:
             token=message.get("token") or "",
             passes_other_tcp=other_tcp == "pass",
             allow_local=frozenset((str(host), int(port)) for host, port in message.get("allow_local", ())),
+            unresolved_names=frozenset(map(str, message.get("unresolved_names", ()))),
             sockets=[
                 PassedSocket(kind["kind"], kind.get("destination") == "redirected", endpoint)
                 for kind, endpoint in zip(kinds, sockets, strict=True)

@@ -1,17 +1,24 @@
-"""What of a command's surroundings is pinned to those of its recording: hash seeds, time zone, locale and the clock.
+"""What of a command's surroundings is pinned to those of its recording: hash seeds, time zone, locale, the clock, unresolved names.
 
 Whatever language a program is written in, it reads these from variables or, for the clock, through libfaketime, which Debian has.
 """
 
 import os
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any, Final
 
 from proxy.capture.faketime import MovedClock, NoFaketime, moved_clock
-from replay.pinned import ENVIRONMENT_LABEL, PINNED_VARIABLES, format_environment, parse_environment
+from replay.pinned import (
+    ENVIRONMENT_LABEL,
+    PINNED_VARIABLES,
+    UNRESOLVED_LABEL,
+    format_environment,
+    format_names,
+    parse_environment,
+)
 
 SEEDS: Final = {"PYTHONHASHSEED": "0", "PERL_HASH_SEED": "0", "PERL_PERTURB_KEYS": "0"}
 """Seeds of hash tables, which each process draws if it has none."""
@@ -38,6 +45,12 @@ def environment_label(pinned: Mapping[str, str]) -> dict[str, str]:
     """Return the label with which a run remembers what was pinned."""
     text = format_environment(pinned)
     return {ENVIRONMENT_LABEL: text} if text else {}
+
+
+def unresolved_label(names: Iterable[str]) -> dict[str, str]:
+    """Return the label with which a run remembers the names that did not resolve."""
+    text = format_names(names)
+    return {UNRESOLVED_LABEL: text} if text else {}
 
 
 def pinned_by_label(labels: Mapping[str, str]) -> dict[str, str]:

@@ -23,7 +23,7 @@ from proxy.capture.command import (
     run_command,
     store_escapes,
 )
-from proxy.capture.pinned import environment_label, pinned_by_label, variables_to_pin
+from proxy.capture.pinned import environment_label, pinned_by_label, unresolved_label, variables_to_pin
 from proxy.commands.code_version import add_version, code_labels
 from proxy.effects.launch import EffectsOptions, note_exit
 from proxy.errors import FAILURE_EXIT_CODE, Failure, first_exception
@@ -232,9 +232,8 @@ def _finish_run(
     store_escapes(api, run, result)
     stored, missing = settled_run(api, run, STORE_CHECKS)
     calls = list(api.list_items(f"/runs/{path_segment(run)}/calls", limit=500)) if stored["exchanges"] else []
-    whole = api.patch(
-        f"/runs/{path_segment(run)}", {"ended": True, "succeeded": result.code == 0, "isolation": result.isolation}
-    )
+    changes = {"ended": True, "succeeded": result.code == 0, "isolation": result.isolation}
+    whole = api.patch(f"/runs/{path_segment(run)}", changes | {"labels": unresolved_label(result.unresolved_names)})
     if result.code == os.EX_TEMPFAIL:
         # Programs that wait for a person end with it.
         whole["waiting"] = api.get(f"/runs/{path_segment(run)}")["waiting"]

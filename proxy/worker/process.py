@@ -354,9 +354,11 @@ def _announce_ready(
 
 
 def _surroundings(config: WorkerConfig, engine_config: EngineConfig, replays: "Replays") -> dict[str, Any]:
-    """Return what the command of a replay has as it was recorded: variables and, if nothing goes out, the clock."""
-    environment, started_at = replays.recorded_surroundings()
+    """Return what the command of a replay has as it was recorded: variables, names without address and, if nothing goes out, the clock."""
+    environment, unresolved_names, started_at = replays.recorded_surroundings()
     found: dict[str, Any] = {"environment": dict(environment)} if environment else {}
+    if unresolved_names:
+        found["unresolved_names"] = unresolved_names
     if started_at is None:
         return found
     if not is_offline(config):

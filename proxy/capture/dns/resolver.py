@@ -7,7 +7,7 @@ import re
 import socket
 import time
 from collections import OrderedDict
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Final, NamedTuple
@@ -20,6 +20,9 @@ CACHE_SECONDS: Final = 30.0
 """Seconds for which the host's answer for a name is cached."""
 
 MAX_CACHED: Final = 4096
+MOST_OUTCOMES: Final = 1024
+"""Names of one capture of which it is known whether they resolved."""
+
 MAX_PENDING: Final = 256
 """Queries that may wait for the host's resolver at once. Clients repeat queries that fail."""
 
@@ -38,14 +41,15 @@ class Resolution(NamedTuple):
 
 
 NOT_ASKED: Final = Resolution(dns.NO_ERROR, None)
+NO_SUCH_NAME: Final = Resolution(dns.NO_SUCH_NAME, None)
 
 
 class Resolver:
     """Resolves names for one capture.
 
     `asks_host`: a name that the host cannot resolve has no address, and queries for other record types are forwarded to the
-    host's name servers. Otherwise every name has an address. A name that `is_configured` always has one, because another
-    origin replaces it.
+    host's name servers. Otherwise every name has an address but those that were `unresolved_in_recording`. A name that
+    `is_configured` always has one, because another origin replaces it.
     """
 
     def __init__(
@@ -55,6 +59,7 @@ class Resolver:
         asks_host: bool,
         every_name: bool,
         is_configured: Callable[[str], bool] = lambda _name: False,
+        unresolved_in_recording: Collection[str] = (),
     ) -> None:
         self._names = names
         self._is_configured = is_configured
@@ -62,10 +67,18 @@ class Resolver:
         """May change between two queries, because a test suite's mode changes with each test."""
 
         self._every_name = every_name
+        self._unresolved_in_recording = unresolved_in_recording
+        self._outcomes: dict[str, bool] = {}
+        """Whether the host ever had an address for a name that it was asked for."""
+
         self._cache: OrderedDict[str, tuple[float, Resolution]] = OrderedDict()
         self._pending = 0
         # asyncio's few threads resolve the names of upstreams, which must not wait for these queries.
         self._threads = ThreadPoolExecutor(8, thread_name_prefix="resolve")
+
+    def unresolved_names(self) -> list[str]:
+        """Return the names that had no address whenever the host was asked."""
+        return [name for name, is_resolved in self._outcomes.items() if not is_resolved]
 
     def close(self) -> None:
         """Stop without waiting for pending queries."""
@@ -111,20 +124,27 @@ class Resolver:
         return (self._names.ipv4(query.name) if version == 4 else self._names.ipv6(query.name),)
 
     async def _resolve(self, name: str) -> Resolution:
-        if not self.asks_host or not name or self._is_configured(name):
+        if not name or self._is_configured(name):
             return NOT_ASKED
+        if not self.asks_host:
+            return NO_SUCH_NAME if name in self._unresolved_in_recording else NOT_ASKED
         at, cached = self._cache.get(name, (0.0, None))
         if cached is not None and time.monotonic() - at < CACHE_SECONDS:
             return cached
         found = await self._ask_host(name)
         if found.code != dns.NO_ERROR and self._every_name:
-            return NOT_ASKED
+            return NO_SUCH_NAME if name in self._unresolved_in_recording else NOT_ASKED
+        self._note_outcome(name, is_resolved=bool(found.addresses))
         if found.code != dns.SERVER_FAILURE:
             self._cache[name] = time.monotonic(), found
             self._cache.move_to_end(name)
             if len(self._cache) > MAX_CACHED:
                 self._cache.popitem(last=False)
         return found
+
+    def _note_outcome(self, name: str, *, is_resolved: bool) -> None:
+        if name in self._outcomes or len(self._outcomes) < MOST_OUTCOMES:
+            self._outcomes[name] = is_resolved or self._outcomes.get(name, False)
 
     async def _ask_host(self, name: str) -> Resolution:
         if self._pending >= MAX_PENDING:

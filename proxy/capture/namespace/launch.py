@@ -15,7 +15,7 @@ import socket
 import sys
 import tempfile
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import AsyncExitStack, contextmanager
+from contextlib import AsyncExitStack, contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final, Self
@@ -66,6 +66,9 @@ class CapturePlan:
     """Whether other protocols than HTTP and TLS reach their destinations, and connections this machine's loopback."""
 
     allow_local: Sequence[tuple[str, int]] = ()
+    unresolved_names: Sequence[str] = ()
+    """Host names that did not resolve when the run that is replayed was recorded."""
+
     services: Sequence[tuple[str, int]] = ()
     """Addresses on this machine's loopback that the command may reach, beside the worker: Playhead's REST API."""
 
@@ -78,6 +81,17 @@ class CapturePlan:
 
     outlives_worker: bool = False
     """Whether the worker is restarted when it dies (`playhead up`), and gets the sockets again."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CaptureReport:
+    """What of a captive command was not recorded."""
+
+    connections: Sequence[Mapping[str, Any]]
+    """The connections that passed or were refused, by destination."""
+
+    unresolved_names: Sequence[str]
+    """The host names that did not resolve."""
 
 
 class InsideProcess:
@@ -156,17 +170,17 @@ class Captive:
             code = await self._process.wait()
         return 128 - code if code < 0 else code
 
-    async def connections(self) -> list[dict[str, Any]]:
-        """Return the connections that were not recorded, by destination."""
-        reported: list[dict[str, Any]] = []
+    async def report(self) -> CaptureReport:
+        """Return what was not recorded so far."""
+        answer: Mapping[str, Any] = {}
         if self._control is not None:
-            try:
+            with suppress(OSError, TimeoutError, ValueError):
                 async with asyncio.timeout(CONTROL_TIMEOUT):
                     answer = await self._ask_worker(self._control, {"report": True}, ())
-                reported = list(answer.get("connections", ()))
-            except (OSError, TimeoutError, ValueError):
-                reported = []
-        return reported + self.refused_datagrams()
+        return CaptureReport(
+            connections=[*answer.get("connections", ()), *self.refused_datagrams()],
+            unresolved_names=answer.get("unresolved_names", ()),
+        )
 
     def refused_datagrams(self) -> list[dict[str, Any]]:
         """Return the refused datagrams so far, by destination."""
@@ -250,6 +264,7 @@ class Captive:
             "token": capture.token,
             "other_tcp": "pass" if capture.passes_other_tcp else "refuse",
             "allow_local": [list(one) for one in capture.allow_local],
+            "unresolved_names": list(capture.unresolved_names),
             "sockets": [
                 {"kind": "dns"} if name == "dns" else {"kind": "tcp", "destination": name} for name, _ in sockets
             ],

@@ -42,6 +42,17 @@ except OSError:
     print("database: refused")
 """
 
+# Reports what happens to it, wherever it can.
+REPORTER = f"""{ASK}
+try:
+    socket.create_connection(("telemetry.invalid", 443), 20)
+except socket.gaierror:
+    print("no such name")
+else:
+    print("connected")
+print(ask("/reported"))
+"""
+
 # The server counts its answers: the last of a bad run has a high number.
 JUDGE = f"""{ASK}
 answers = [json.loads(ask(path))["answer"] for path in sys.argv[1:]]
@@ -87,6 +98,20 @@ async def test_a_fork_is_captive_and_goes_live_by_the_proxy_alone(scene: Scene) 
     assert scene.world.asked[f"GET {ZONE}/one"] == 1
     assert scene.world.asked[f"GET {ZONE}/two"] == 2
     assert json.loads(scene.station.run("show", "branch", "--json").stdout)["isolation"] == "captive"
+
+
+async def test_a_name_that_did_not_resolve_does_not_resolve_in_a_replay(scene: Scene, tmp_path: Path) -> None:
+    """Otherwise a program whose telemetry is blocked where it is recorded would make requests in each replay that nothing answers."""
+    reporter = bare([sys.executable, "-c", REPORTER], os.environ)
+    recorded = scene.station.run("record", "--run", "blocked", "--", *reporter)
+    assert recorded.stdout.splitlines()[0] == "no such name", recorded.stderr
+    labels = json.loads(scene.station.run("show", "blocked", "--json").stdout)["labels"]
+    assert "telemetry.invalid" in labels["playhead.unresolved"].split()
+    file = str(tmp_path / "blocked.playhead")
+    assert scene.station.run("export", "blocked", "-o", file).returncode == 0
+    for recording in ("blocked", file):
+        replayed = scene.station.run("replay", "--isolation", "require", recording, "--", *reporter)
+        assert (replayed.returncode, replayed.stdout) == (0, recorded.stdout), replayed.stderr
 
 
 async def test_a_resumption_is_captive(scene: Scene) -> None:

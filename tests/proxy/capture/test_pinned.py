@@ -9,7 +9,7 @@ import pytest
 
 from proxy.capture import pinned
 from proxy.capture.faketime import MovedClock
-from replay.pinned import MOST_TEXT, format_environment, parse_environment
+from replay.pinned import MOST_TEXT, UNRESOLVED_LABEL, format_environment, parse_environment
 
 
 def test_the_user_s_variables_are_pinned_and_seeds_that_each_process_would_draw() -> None:
@@ -32,6 +32,14 @@ def test_a_label_sets_nothing_but_what_may_be_pinned_and_is_no_longer_than_a_lab
     text = format_environment({"TZ": "UTC", "LC_ALL": "x" * 600, "LANG": "two words", "LC_TIME": "a\nb"})
     assert len(text) <= MOST_TEXT
     assert parse_environment(text) == {"TZ": "UTC", "LANG": "two words"}
+
+
+def test_a_label_has_as_many_unresolved_names_as_it_takes() -> None:
+    assert pinned.unresolved_label([]) == {}
+    assert pinned.unresolved_label(["b.test", "a.test", "with space"]) == {UNRESOLVED_LABEL: "a.test b.test"}
+    text = pinned.unresolved_label([f"{number:03}.test" for number in range(200)])[UNRESOLVED_LABEL]
+    assert MOST_TEXT - 9 < len(text) <= MOST_TEXT
+    assert text.split()[-1].endswith(".test")
 
 
 def test_the_clock_is_moved_by_as_much_as_the_recording_is_older(

@@ -86,6 +86,26 @@ async def test_a_replay_asks_nobody_and_every_name_has_an_address(monkeypatch: p
     assert outcome(await asked.answer(query("gone.test", 16))) == (0, 0)  # TXT
 
 
+async def test_a_name_that_did_not_resolve_in_the_recording_does_not_resolve_in_a_replay(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    recorded = knowing(monkeypatch, Resolution(dns.NO_SUCH_NAME, None))
+    for name in ("Gone.test", "late.test", "empty.test"):
+        await recorded.answer(query(name, dns.A))
+    monkeypatch.setattr(resolver, "CACHE_SECONDS", 0)
+    monkeypatch.setattr(resolver, "host_resolution", lambda _: addresses("192.0.2.1"))
+    await recorded.answer(query("late.test", dns.A))
+    monkeypatch.setattr(resolver, "host_resolution", lambda _: addresses())
+    await recorded.answer(query("late.test", dns.A))
+    names = recorded.unresolved_names()
+    assert names == ["gone.test", "empty.test"]
+    monkeypatch.setattr(resolver, "host_resolution", lambda _: Resolution(dns.NO_SUCH_NAME, None))
+    for asks_host in (False, True):
+        replayed = Resolver(NameTable(), asks_host=asks_host, every_name=True, unresolved_in_recording=names)
+        assert outcome(await replayed.answer(query("gone.TEST", dns.A))) == (3, 0)
+        assert outcome(await replayed.answer(query("late.test", dns.A))) == (0, 1)
+
+
 async def test_other_records_are_asked_of_the_host_s_name_servers(monkeypatch: pytest.MonkeyPatch) -> None:
     asked = knowing(monkeypatch, addresses("192.0.2.1"))
     monkeypatch.setattr(resolver, "name_servers", lambda: ["192.0.2.53"])

@@ -102,7 +102,7 @@ for family, host, port in ((socket.AF_INET, "1.1.1.1", 443), (socket.AF_INET, "1
 """
     async with Captive([PYTHON, "-c", send], bench.capture) as captive:
         assert await captive.run(os.environ) == 0
-        found = {one["destination"]: one for one in await captive.connections()}
+        found = {one["destination"]: one for one in (await captive.report()).connections}
     assert set(found) == {"1.1.1.1:443", "192.0.2.1:123", "[2001:db8::7]:8125"}
     assert {one["outcome"] for one in found.values()} == {"refused"}
 
