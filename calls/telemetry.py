@@ -31,6 +31,7 @@ _REPORT_URLS: Final = re.compile(
     | ab\.chatgpt\.com/otlp/.*
     | play\.googleapis\.com/log
     | (logfire-\w+\.pydantic\.dev|api\.traceloop\.com|(.+\.)?arize\.com|otlp\..+|otel\..+|api\.honeycomb\.io)(/.*)?/v1/(traces|metrics|logs)
+    | .+\.rum\.aliyuncs\.com/.*
     | telemetry\..+
     """,
     re.VERBOSE,

@@ -267,7 +267,7 @@ class Selection:
     def _apply_folds(self, value: Json, node: Node, at: At) -> Json | OmittedField:
         result: Json | OmittedField = value
         if "nonce" in node.folds:
-            result = self._remove_nonce(value, node.nonce_start, at)
+            result = self._remove_nonce(value, node.nonce_starts, at)
         if "text" in node.folds and isinstance(result, list):
             result = self._unwrap_single_text(result, at)
         if "message" in node.folds and isinstance(result, list):
@@ -352,24 +352,28 @@ class Selection:
             now = self._ids[was] = f"id:{len(self._ids) + 1}"
         return now
 
-    def _remove_nonce(self, value: Json, starts: str, at: At) -> Json | OmittedField:
-        """Remove the nonce, a first line, from a text or from the text parts of a list."""
+    def _remove_nonce(self, value: Json, starts: tuple[str, ...], at: At) -> Json | OmittedField:
+        """Remove nonces, whole lines, from a text or from the text parts of a list."""
         if isinstance(value, list):
             parts = ((self._remove_block_nonce(part, starts, (at, index))) for index, part in enumerate(value))
             return [part for part in parts if not isinstance(part, OmittedField)]
         return self._remove_text_nonce(value, starts, at) if isinstance(value, str) else value
 
-    def _remove_block_nonce(self, block: Json, starts: str, at: At) -> Json | OmittedField:
+    def _remove_block_nonce(self, block: Json, starts: tuple[str, ...], at: At) -> Json | OmittedField:
         if not isinstance(block, dict) or not isinstance(text := block.get("text"), str):
             return block
         rest = self._remove_text_nonce(text, starts, at)
         return OMITTED if isinstance(rest, OmittedField) else {**block, "text": rest}
 
-    def _remove_text_nonce(self, text: str, starts: str, at: At) -> str | OmittedField:
-        if not text.startswith(starts):
+    def _remove_text_nonce(self, text: str, starts: tuple[str, ...], at: At) -> str | OmittedField:
+        if not any(start in text for start in starts):
+            return text
+        lines = text.split("\n")
+        others = [line for line in lines if not line.startswith(starts)]
+        if len(others) == len(lines):
             return text
         self._leave_out(at, "nonce")
-        return text.partition("\n")[2] or OMITTED
+        return "\n".join(others) or OMITTED
 
 
 def pointer_to(at: At) -> str:

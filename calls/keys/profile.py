@@ -76,7 +76,7 @@ class HeaderRules(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Nonce(msgspec.Struct, frozen=True, kw_only=True):
-    """The first line of a text if the client generates it anew for each request; it is left out of the key."""
+    """Lines of a text with this beginning, which are new each time; they are left out of the key."""
 
     path: str
     starts: str

@@ -224,7 +224,9 @@ class _ProfileTable:
             rules = tuple(kind(**entry) for entry in entries)
         except TypeError as error:
             raise self.error_near(f"invalid {name}: write {example}", f"{name}s") from error
-        self._check_paths([one.path for one in rules])
+        paths = [one.path for one in rules]
+        # One text may have several kinds of lines that are new each time.
+        self._check_paths(list(dict.fromkeys(paths)) if name == "nonce" else paths)
         return rules
 
     def _parse_lists(self, table: Any, kind: type[msgspec.Struct], name: str) -> dict[str, tuple[str, ...]]:

@@ -62,7 +62,7 @@ class Node(msgspec.Struct, frozen=True, kw_only=True):
 
     field_class: FieldClass | None = None
     folds: frozenset[Rule] = frozenset()
-    nonce_start: str = ""
+    nonce_starts: tuple[str, ...] = ()
     default: Json = None
     by_name: dict[str | int, "Node"] = msgspec.field(default_factory=dict)
     by_type: dict[str, "Node"] = msgspec.field(default_factory=dict)
@@ -142,9 +142,8 @@ def _rule_node(rule: RuleAtPath) -> Node:
         case "key" | "transient" | "identity" | "secret":
             return Node(field_class=rule.rule, has_key_rule=rule.rule == "key")
         case fold:
-            return Node(
-                folds=frozenset((fold,)), nonce_start=rule.nonce_start, default=rule.value, has_id_rule=fold == "id"
-            )
+            starts = (rule.nonce_start,) if fold == "nonce" else ()
+            return Node(folds=frozenset((fold,)), nonce_starts=starts, default=rule.value, has_id_rule=fold == "id")
 
 
 def _unite(first: Node, second: Node) -> Node:
@@ -188,7 +187,7 @@ def _combine(
     return Node(
         field_class=first.field_class or second.field_class,
         folds=first.folds | second.folds,
-        nonce_start=first.nonce_start or second.nonce_start,
+        nonce_starts=tuple(dict.fromkeys((*first.nonce_starts, *second.nonce_starts))),
         default=second.default if first.default is None else first.default,
         by_name=by_name,
         by_type=by_type,

@@ -90,6 +90,8 @@ PUBLISHERS = "/v1/projects/p/locations/l/publishers/"
         ("GET", "api.anthropic.com", "/v1/sessions/s/events", "generic", "request", "other"),
         ("POST", "api.anthropic.com", "/v1/sessions", "generic", "request", "other"),
         ("POST", "api.anthropic.com", "/api/claude_code/metrics", "generic", "report", "other"),
+        ("POST", "api.anthropic.com", "/api/eval/sdk-zAZe", "generic", "request", "other"),
+        ("POST", "x-default-sea.rum.aliyuncs.com", "/", "generic", "report", "other"),
     ],
 )  # fmt: skip
 def test_where_it_goes(method: str, host: str, path: str, dialect: str, operation: str, kind: CallKind) -> None:

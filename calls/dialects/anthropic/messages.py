@@ -15,6 +15,7 @@ from calls.dialects.dialect import AnswerPaths, AnswerSummary, Assembly, Claim, 
 from calls.dialects.parts.assembly import AccumulatorAssembly
 from calls.dialects.parts.error_bodies import error_class
 from calls.dialects.parts.pieces import parse_arguments, parse_payload
+from calls.dialects.parts.unclaimed_kinds import model_below_v1_or_other
 from calls.model import Headers, Json, ToolCall, Usage, header
 
 _OPERATIONS: Final = (
@@ -289,6 +290,7 @@ DIALECT: Final = Dialect(
             hosts=("api.anthropic.com",),
             host_pattern=r"aws-external-anthropic\..+\.api\.aws|claude\.googleapis\.com",
             only_models=False,
+            unclaimed_kind=model_below_v1_or_other,
         ),
     ),
     summarize_request=summarize_request,

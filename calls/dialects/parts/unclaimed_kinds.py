@@ -19,6 +19,11 @@ def model_or_other(method: str, path: str) -> CallKind:
     return "model" if method == "POST" and not _STORED.search(path) else "other"
 
 
+def model_below_v1_or_other(method: str, path: str) -> CallKind:
+    """Like `model_or_other` below `/v1`; elsewhere the host serves the provider's own programs, such as Claude Code."""
+    return model_or_other(method, path) if path.startswith("/v1/") else "other"
+
+
 def tool_or_other(method: str, _path: str) -> CallKind:
     """Return "tool" for a POST."""
     return "tool" if method == "POST" else "other"

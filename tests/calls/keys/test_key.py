@@ -151,6 +151,49 @@ def test_14b_a_gateway_may_fold_the_nonce_into_a_message(role: str) -> None:
     )
 
 
+def test_14b_a_line_that_is_new_each_time_does_not_count_wherever_it_is_in_the_text() -> None:
+    def run_of_tool(*lines: str) -> dict[str, Any]:
+        return chat(user("hi"), {"role": "tool", "tool_call_id": "c", "content": "\n".join(lines)})
+
+    def gemini(*lines: str) -> dict[str, Any]:
+        response = {"functionResponse": {"id": "c", "name": "f", "response": {"output": "\n".join(lines)}}}
+        return {"contents": [{"role": "user", "parts": [response]}]}
+
+    url = "https://generativelanguage.googleapis.com/v1beta/models/gemini-2.5-pro:generateContent"
+    for to, body in ((OPENAI, run_of_tool), (url, gemini)):
+        first = body("Output: hello", "Background PIDs: 7, 8", "Process Group PGID: 26161", "</untrusted_context>")
+        again = body("Output: hello", "Background PIDs: 9", "Process Group PGID: 31", "</untrusted_context>")
+        assert key(to, first) == key(to, again) == key(to, body("Output: hello", "</untrusted_context>"))
+        assert [one.rule for one in how(to, first).left_out_fields] == ["nonce"]
+        assert key(to, first) != key(to, body("Output: hell", "Process Group PGID: 1", "</untrusted_context>"))
+        assert key(to, body("a Process Group PGID: 1")) != key(to, body("a Process Group PGID: 2"))
+
+
+def test_what_codex_notes_beside_its_messages_is_not_in_the_key() -> None:
+    def body(number: int, text: str = "hi", tool: str = "exec") -> dict[str, Any]:
+        tools = {"type": "additional_tools", "id": f"at_{number}", "role": "developer", "tools": [{"name": tool}]}
+        noted = {"turn_id": f"t{number}", "create_time": 1795731345.3 + number}
+        message: dict[str, Any] = {"type": "message", "id": f"msg_{number}", "role": "user", "content": text}
+        message["internal_chat_message_metadata_passthrough"] = noted
+        return {"model": "m", "input": [tools, message], "client_metadata": {"turn_id": f"t{number}"}}
+
+    url = "https://api.openai.com/v1/responses"
+    assert key(url, body(1)) == key(url, body(2))
+    assert not how(url, body(1)).warnings
+    assert key(url, body(1)) != key(url, body(1, text="ho"))
+    assert key(url, body(1)) != key(url, body(1, tool="shell"))
+
+
+def test_feature_flags_are_those_that_were_recorded_whoever_asks() -> None:
+    def body(session: str, **more: object) -> dict[str, Any]:
+        return {"attributes": {"sessionId": session}, "forcedVariations": {}, "forcedFeatures": [], "url": ""} | more
+
+    url = "https://api.anthropic.com/api/eval/sdk-zAZe"
+    assert key(url, body("one")) == key(url, body("two"))
+    assert key(url, body("one")) != key(url, body("one", forcedFeatures=[["a", True]]))
+    assert key(url, body("one")) != key(url + "x", body("one"))
+
+
 def test_14b_what_a_user_writes_is_never_a_nonce() -> None:
     assert key(OPENAI, chat(user(BILLING.format(1, 1)))) != key(OPENAI, chat(user(BILLING.format(2, 2))))
     assert key(ANTHROPIC, chat(user(BILLING.format(1, 1)))) != key(ANTHROPIC, chat(user(BILLING.format(2, 2))))
