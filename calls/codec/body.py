@@ -22,6 +22,11 @@ type Form = Literal["none", "json", "lines", "form", "multipart", "text", "bytes
 MAX_BODY_SIZE: Final = 64 * 1024 * 1024
 """A compressed body that decodes to more bytes is represented by the digest of its raw bytes."""
 
+_BOUNDARY: Final = re.compile(r'boundary=(?:"([^"]+)"|([^;\s]+))', re.IGNORECASE)
+
+MAX_MULTIPART_DEPTH: Final = 4
+"""Levels of multipart bodies within one another that are read. What is deeper counts with its boundary."""
+
 _TEXT: Final = re.compile(r"text/.*|.*[/+](xml|graphql|x-ndjson|ndjson|jsonl|json-seq|javascript|yaml)")
 
 
@@ -111,6 +116,11 @@ def _digest(data: bytes) -> Json:
     return {"sha256": hashlib.sha256(data).hexdigest(), "size": len(data)}
 
 
+def media_type_without_boundary(media: str) -> str:
+    """Return the value of a content type header without the boundary of a multipart body, which is random."""
+    return _BOUNDARY.sub("boundary", media) if media.lstrip().lower().startswith("multipart/") else media
+
+
 def query_pairs(query: str) -> list[tuple[str, str]]:
     """Return the decoded pairs of a query or form, sorted by name; pairs of one name keep their order."""
     try:
@@ -132,39 +142,46 @@ def _group_by_name(pairs: list[tuple[str, Json]] | list[tuple[str, str]]) -> Jso
     return fields
 
 
-def _parse_multipart(data: bytes, media: str) -> Json:
+def _parse_multipart(data: bytes, media: str, depth: int = 1) -> Json:
     """Return the parts by name, without the random boundary (RFC 7578); None if the body cannot be read."""
-    match = re.search(r'boundary=(?:"([^"]+)"|([^;\s]+))', media, re.IGNORECASE)
+    match = _BOUNDARY.search(media)
     if match is None:
         return None
-    boundary = b"\r\n--" + (match[1] or match[2]).encode("latin-1", "replace")
-    pieces = (b"\r\n" + data).split(boundary)
+    delimiter = b"--" + (match[1] or match[2]).encode("latin-1", "replace")
+    # Python's `email`, with which Google's API client writes uploads and batches, ends lines with a bare "\n".
+    newline = b"\n" if delimiter + b"\n" in data else b"\r\n"
+    pieces = (newline + data).split(newline + delimiter)
     if len(pieces) < 3 or not pieces[-1].startswith(b"--"):
         return None
-    return _group_by_name(list(_named_parts(pieces[1:-1])))
+    return _group_by_name(list(_named_parts(pieces[1:-1], newline, depth)))
 
 
-def _named_parts(pieces: list[bytes]) -> Iterator[tuple[str, Json]]:
+def _named_parts(pieces: list[bytes], newline: bytes, depth: int) -> Iterator[tuple[str, Json]]:
     for piece in pieces:
-        head, _, content = piece.partition(b"\r\n\r\n")
+        head, _, content = piece.partition(newline + newline)
         headers = dict(_part_headers(head.decode("utf-8", "replace")))
         disposition = headers.get("content-disposition", "")
         name, filename = _disposition_parameter(disposition, "name"), _disposition_parameter(disposition, "filename")
-        yield name or "", _part_value(content, filename, headers)
+        yield name or "", _part_value(content, filename, headers, depth)
 
 
-def _part_value(content: bytes, filename: str | None, headers: Mapping[str, str]) -> Json:
+def _part_value(content: bytes, filename: str | None, headers: Mapping[str, str], depth: int) -> Json:
+    media = headers.get("content-type")
+    if media is not None and media.lower().startswith("multipart/") and depth < MAX_MULTIPART_DEPTH:
+        # A set of changes within a batch (OData 11.7), whose boundary is random, too.
+        parts = _parse_multipart(content, media, depth + 1)
+        if parts is not None:
+            return parts
     if filename is None:
         try:
             return content.decode()
         except UnicodeDecodeError:
             pass
-    media = headers.get("content-type")
     return {"filename": filename, "type": media, "sha256": hashlib.sha256(content).hexdigest(), "size": len(content)}
 
 
 def _part_headers(head: str) -> Iterator[tuple[str, str]]:
-    for line in head.split("\r\n"):
+    for line in head.split("\n"):
         name, _, value = line.partition(":")
         yield name.strip().lower(), value.strip()
 

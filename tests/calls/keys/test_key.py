@@ -368,6 +368,56 @@ def test_multipart_counts_without_its_boundary() -> None:
     assert made[0].selected_fields["body"]["file"][0]["filename"] == "a.wav"  # type: ignore[index,call-overload] # likewise
 
 
+BATCH = """\
+--{0}
+Content-Type: application/http
+Content-ID: <{0} + 1>
+
+GET /drive/v3/files/{1}
+
+--{0}
+Content-Type: application/http
+
+GET /drive/v3/files/b
+
+--{0}--
+"""
+"""As googleapiclient sends it (`BatchHttpRequest`), with bare line ends. Boundary and ids are random."""
+
+CHANGES = """\
+--batch_{0}\r
+Content-Type: multipart/mixed; boundary=changeset_{0}\r
+\r
+--changeset_{0}\r
+Content-Type: application/http\r
+\r
+PUT https://a.table.core.windows.net/t HTTP/1.1\r
+\r
+{{"a": "{1}"}}\r
+--changeset_{0}--\r
+\r
+--batch_{0}--\r
+"""
+"""As Azure's tables are changed: a set of changes within a batch."""
+
+
+@pytest.mark.parametrize(("form", "boundary"), [(BATCH, '"{}"'), (CHANGES, "batch_{}")], ids=["google", "azure"])
+def test_a_batch_counts_by_its_requests(form: str, boundary: str) -> None:
+    def batch_key(name: str, content: str) -> str:
+        media = ("content-type", f"multipart/mixed; boundary={boundary.format(name)}")
+        return make_key(request(TICKETS, form.format(name, content).encode(), media), PROFILES).key
+
+    assert batch_key("1f", "a") == batch_key("2e", "a") != batch_key("1f", "c")
+
+
+def test_multipart_bodies_within_one_another_are_read_to_a_limit() -> None:
+    body, media = b"a", "text/plain"
+    for level in range(3000):
+        body = b"--x%d\r\ncontent-type: %s\r\n\r\n%s\r\n--x%d--" % (level, media.encode(), body, level)
+        media = f"multipart/mixed; boundary=x{level}"
+    assert make_key(request(TICKETS, body, ("content-type", media)), PROFILES).key
+
+
 @pytest.mark.parametrize("body", [b"", b"--", b"--x", b"--x--", b"--x\r\n\r\n", b"nothing of the kind"])
 def test_broken_multipart_still_has_a_key(body: bytes) -> None:
     assert make_key(request(TICKETS, body, ("content-type", "multipart/form-data; boundary=x")), PROFILES).key
