@@ -1,13 +1,14 @@
 """Report how a request that hit differs from the recorded one outside its key.
 
 A change of the program can make a field matter that no rule puts into the key. So every hit compares the whole request and
-reports the differences. Values that differ each time a request is sent (dates, traces, connection headers, nonces, secrets)
-are not drift.
+reports the differences. Values that differ each time a request is sent (dates, traces, connection headers, boundaries, nonces,
+secrets) are not drift.
 """
 
 from collections.abc import Iterator, Mapping
 from typing import Final
 
+from calls.codec.body import media_type_without_boundary
 from calls.keys.divergence import ABSENT, AbsentValue, is_same_json
 from calls.keys.key import KeyResult
 from calls.keys.key_selection import pointer_to
@@ -47,7 +48,8 @@ def _stable_headers(headers: Headers) -> dict[str, list[str]]:
     for name, value in headers:
         lowered = name.lower()
         if not NEVER_KEYS.fullmatch(lowered):
-            values_by_name.setdefault(lowered, []).append(value)
+            stable = media_type_without_boundary(value) if lowered == "content-type" else value
+            values_by_name.setdefault(lowered, []).append(stable)
     return values_by_name
 
 

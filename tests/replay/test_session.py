@@ -195,6 +195,24 @@ async def test_what_changes_with_every_sending_is_no_drift() -> None:
     assert session.report()["drift"] == []
 
 
+async def test_the_boundary_of_a_multipart_body_is_no_drift() -> None:
+    """Every client makes a new one for each request (fetch, curl, requests)."""
+
+    def form(boundary: str, charset: str) -> Request:
+        body = f'--{boundary}\r\ncontent-disposition: form-data; name="a"\r\n\r\n1\r\n--{boundary}--\r\n'
+        media = ("content-type", f"multipart/form-data; boundary={boundary}; charset={charset}")
+        return post(TICKETS, body.encode(), (media,))
+
+    async def drift(now: Request) -> Any:
+        session = session_of(exchange(form("x1", "utf-8"), ok(b"{}")))
+        await answer_request(session, now)
+        return session.report()["drift"]
+
+    assert await drift(form("y2", "utf-8")) == []
+    [one] = await drift(form("y2", "latin-1"))
+    assert one["pointers"] == ["/headers/content-type"]
+
+
 async def test_spelling_is_no_drift_and_no_miss() -> None:
     spaced = post(CHAT, b'{ "messages": [{"content": "a", "role": "user"}], "model": "gpt-test" }')
     session = session_of(exchange(chat("a"), model_answer("A")))
