@@ -136,7 +136,8 @@ class CommandResult(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def passed_connections(self) -> list[Mapping[str, Any]]:
-        return [one for one in self.connections if one["outcome"] == "passed"]
+        """Connections on which bytes passed without being recorded."""
+        return [one for one in self.connections if one["outcome"] == "passed" and (one["sent"] or one["received"])]
 
 
 class PreparedCommand:

@@ -21,6 +21,11 @@ class Entry(msgspec.Struct):
     received: int = 0
     count: int = 0
 
+    @property
+    def has_bytes(self) -> bool:
+        """Whether either side has sent anything."""
+        return self.sent > 0 or self.received > 0
+
 
 class ConnectionKind(msgspec.Struct, frozen=True):
     """The attributes of connections that are counted together."""
@@ -71,5 +76,9 @@ class ConnectionReport:
         ]
 
     def passed_entries(self) -> list[tuple[ConnectionKind, Entry]]:
-        """Return the entries of connections that passed without being recorded."""
-        return [(kind, entry) for kind, entry in self._entries.items() if kind.outcome == "passed"]
+        """Return the entries of connections on which bytes passed without being recorded."""
+        return [(kind, entry) for kind, entry in self._entries.items() if kind.outcome == "passed" and entry.has_bytes]
+
+    def has_silent_entries(self) -> bool:
+        """Whether connections passed on which neither side has sent anything yet."""
+        return any(kind.outcome == "passed" and not entry.has_bytes for kind, entry in self._entries.items())

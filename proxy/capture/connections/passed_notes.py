@@ -1,4 +1,8 @@
-"""Note in a run which connections passed without being recorded: each destination once, with its bytes."""
+"""Note in a run which connections passed without being recorded: each destination once, with its bytes.
+
+A destination to which no byte passed is not noted, because nothing was left unrecorded. Browsers and Node's `fetch` open
+connections in advance, and close those that they do not need.
+"""
 
 import asyncio
 from collections.abc import Callable
@@ -55,6 +59,9 @@ class PassedNotes:
     def _note_new(self) -> None:
         self._timer = None
         self._note_all(is_last=False)
+        if self._report.has_silent_entries():
+            # Bytes may pass later.
+            self._schedule(OPEN_NOTE_DELAY)
 
     def _note_all(self, *, is_last: bool = True) -> None:
         for kind, entry in self._report.passed_entries():

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from proxy.capture.capture import Capture
-from proxy.capture.connections import timing
+from proxy.capture.connections import passed_notes, timing
 from proxy.capture.connections.relay import RelayServer
 from tests.proxy.capture.conftest import Capturing
 from tests.support.wire import MemoryRecorder, ScriptedAnswerer, answering, serving, upstream_ca, upstream_tls
@@ -191,6 +191,66 @@ async def test_an_unused_connection_to_a_recorded_host_is_no_refusal(
             assert not is_recorded
         writer.close()
         assert [entry["reason"] for entry in await capture.report()] == ([] if is_recorded else ["it said nothing"])
+
+
+async def test_a_connection_on_which_nothing_is_said_is_no_gap(
+    capturing: Capturing, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Node's `fetch` opens one in place of a connection that it aborted; browsers open them in advance."""
+    monkeypatch.setattr(passed_notes, "NOTE_DELAY", 0.0)
+    recorder = MemoryRecorder()
+    async with (
+        serving(_echo) as server,
+        capturing(
+            recorder, port=server.port, hosts={"api.test": "127.0.0.1", "db.test": "127.0.0.1"}, message=PASS
+        ) as capture,
+    ):
+        await capture.address("api.test")
+        reader, writer = await capture.connect("api.test")
+        writer.write_eof()
+        assert await reader.read() == b""
+        writer.close()
+        reader, writer = await capture.connect("db.test")
+        writer.write(SSL_REQUEST)
+        writer.write_eof()
+        assert len(await reader.read()) == 10
+        writer.close()
+        await recorder.until(lambda: bool(recorder.gaps))
+        capture.launcher.close()
+    assert ["db.test" in reason for _, reason, _ in recorder.gaps] == [True]
+
+
+async def test_bytes_after_a_long_silence_are_noted_while_the_connection_is_open(
+    capturing: Capturing, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(passed_notes, "OPEN_NOTE_DELAY", 0.01)
+    looked, noted = asyncio.Event(), asyncio.Event()
+    note_new = passed_notes.PassedNotes._note_new
+
+    def watched_note_new(self: passed_notes.PassedNotes) -> None:
+        note_new(self)
+        looked.set()
+
+    async def answer_late(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        assert await reader.read() == b""
+        await looked.wait()
+        writer.write(b"late")
+        await noted.wait()
+
+    monkeypatch.setattr(passed_notes.PassedNotes, "_note_new", watched_note_new)
+    recorder = MemoryRecorder()
+    async with (
+        serving(answer_late) as server,
+        capturing(recorder, port=server.port, hosts={"db.test": "127.0.0.1"}, message=PASS) as capture,
+    ):
+        reader, writer = await capture.connect("db.test")
+        writer.write_eof()
+        assert await reader.readexactly(4) == b"late"
+        await recorder.until(lambda: bool(recorder.gaps))
+        noted.set()
+        assert await reader.read() == b""
+        writer.close()
+    assert ["0 bytes sent and 4 received" in reason for _, reason, _ in recorder.gaps] == [True]
 
 
 async def test_what_allow_local_names_passes_in_a_replay(capturing: Capturing) -> None:
