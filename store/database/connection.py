@@ -6,11 +6,11 @@ exception is a bug.
 
 import asyncio
 import contextlib
+import re
 import uuid
 from collections.abc import AsyncIterator, Collection, Iterable, Iterator
 from types import SimpleNamespace
 from typing import Any, Final
-from urllib.parse import urlsplit
 
 import asyncpg
 from sqlalchemy import Connection, text
@@ -68,6 +68,12 @@ UNUSABLE_ERRORS = (
 )
 
 
+PARAMETER_ERRORS = (asyncpg.UndefinedObjectError, asyncpg.InvalidParameterValueError, asyncpg.PostgresSyntaxError)
+"""How the server refuses a parameter of the URL that it does not know, or its value."""
+
+POOLER_ERRORS = (asyncpg.InvalidSQLStatementNameError, asyncpg.DuplicatePreparedStatementError)
+"""Errors that no Postgres gives that we are connected to all the time: the statement was prepared in another session."""
+
 SESSION_ERRORS = (asyncpg.ReadOnlySQLTransactionError,)
 """Errors that may be due to a setting that the server had when the connection was opened, such as `default_transaction_read_only`
 of a server whose disk was full, or to a server that is not the primary any more. Open connections keep both."""
@@ -109,6 +115,11 @@ def _translated_error(error: BaseException) -> DatabaseError | None:
         )
     if isinstance(error, UNUSABLE_ERRORS):
         return DatabaseUnusable(f"Postgres refuses access: {_error_text(error)}.")
+    if isinstance(error, POOLER_ERRORS):
+        return DatabaseUnusable(
+            "A pooler in front of Postgres changes the session between two transactions (pgbouncer with pool_mode=transaction):"
+            " use pool_mode=session, or the address of Postgres itself."
+        )
     if isinstance(error, UNAVAILABLE_ERRORS):
         return DatabaseUnavailable(f"Postgres is not available: {_error_text(error)}.")
     if _is_broken(error):
@@ -132,18 +143,34 @@ def _error_text(error: BaseException) -> str:
 
 
 def url_without_password(url: str) -> str:
-    """A database URL without its user and password, for messages."""
-    parts = urlsplit(url)
-    host = (parts.hostname or "") + (f":{parts.port}" if parts.port else "")
-    return f"{parts.scheme}://{host}{parts.path}"
+    """A database URL without its user, password and parameters, for messages."""
+    scheme, _, rest = url.partition("://")
+    if _URL.fullmatch(rest) is None:
+        return f"{scheme}://…"
+    return f"{scheme}://{rest.partition('?')[0].rpartition('@')[2]}"
+
+
+_HOST: Final = r"(?:\[[0-9A-Fa-f:.]+(?:%[\w.-]+)?\]|[^\[\]/?#@:,]*)(?::\d{1,5})?"
+_URL: Final = re.compile(
+    rf"(?:[^/?#\[\]]*@)?{_HOST}(?:,{_HOST})*(?:/[^?#]*)?(?:\?(?:[^=&#]+=[^&#]*(?:&[^=&#]+=[^&#]*)*)?)?"
+)
+"""What follows the scheme of a URL, as libpq reads it: one host or several, each with a port of its own."""
 
 
 def asyncpg_url(url: str) -> str:
-    """Convert a URL for libpq or SQLAlchemy to one for asyncpg."""
+    """Convert a URL for libpq or SQLAlchemy to one for asyncpg. Raises `DatabaseUnusable` without quoting it: it may have a password."""
     scheme, separator, rest = url.partition("://")
     if not separator or scheme.partition("+")[0] not in ("postgresql", "postgres"):
-        raise DatabaseUnusable("The database URL is invalid: use the form postgresql://user:password@host:5432/name.")
+        raise DatabaseUnusable(f"The database URL is invalid: {URL_FORM}.")
+    if _URL.fullmatch(rest) is None:
+        raise DatabaseUnusable(
+            f"The database URL is invalid: {URL_FORM}. Write special characters of user and password with their codes:"
+            " / is %2F, # is %23, ? is %3F, [ is %5B, % is %25."
+        )
     return f"postgresql://{rest}"
+
+
+URL_FORM: Final = "use the form postgresql://user:password@host:5432/name"
 
 
 ARRAYS = {
@@ -291,7 +318,10 @@ class Database:
 
     async def _connect_to_migrate(self) -> asyncpg.Connection:
         """Connect without a limit for commands, because migrating large tables may take long."""
-        return await asyncpg.connect(self.url, timeout=CONNECT_TIMEOUT)
+        try:
+            return await asyncpg.connect(self.url, timeout=CONNECT_TIMEOUT)
+        except (*PARAMETER_ERRORS, OverflowError) as error:
+            raise asyncpg.ClientConfigurationError(f"a part of the database URL is invalid: {error}") from error
 
     async def prepare(self) -> None:
         """Migrate the tables to the version of this Playhead. Raises `DatabaseUnavailable` and `DatabaseUnusable`."""

@@ -10,6 +10,7 @@ from store.database.connection import (
     ARRAYS,
     Database,
     DatabaseUnavailable,
+    DatabaseUnusable,
     _type_row,
     read_bytes_array,
     translate_errors,
@@ -38,6 +39,17 @@ def test_what_broke_is_said_without_words_of_the_driver(error: Exception) -> Non
         translate_errors(),
     ):
         raise error
+
+
+async def test_a_session_that_a_pooler_has_changed_is_named(database: Database) -> None:
+    statement = "SELECT $1::integer"
+    async with database.connection() as connection:
+        await connection.fetch(statement, 1)
+        await connection.execute("DEALLOCATE ALL")
+        with pytest.raises(DatabaseUnusable, match="pool_mode=session"), translate_errors():
+            await connection.fetch(statement, 1)
+    with pytest.raises(DatabaseUnusable, match="pool_mode=session"), translate_errors():
+        raise asyncpg.DuplicatePreparedStatementError('prepared statement "__asyncpg_stmt_1__" already exists')
 
 
 @pytest.mark.parametrize(

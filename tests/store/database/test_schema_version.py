@@ -131,10 +131,62 @@ def test_a_url_that_is_none_is_refused_with_an_example(dsn: str) -> None:
         Database(dsn)
 
 
-def test_an_address_that_may_be_shown_has_no_password() -> None:
-    assert url_without_password("postgresql+asyncpg://me:secret@db.example.com:5433/calls") == (
-        "postgresql+asyncpg://db.example.com:5433/calls"
-    )
+@pytest.mark.parametrize(
+    "rest",
+    [
+        "me:hunt/er2@db/calls",
+        "me:hunt#er2@db/calls",
+        "me:hunt?er2@db/calls",
+        "me:hunt[er2@db/calls",
+        "me:hunter2@db:port/calls",
+        "me:hunter2@db:/calls",
+        "me:hunter2@[::1/calls",
+        "me:hunter2@db/calls?sslmode",
+    ],
+)
+def test_a_url_that_nobody_could_connect_to_is_refused_without_quoting_it(rest: str) -> None:
+    with pytest.raises(DatabaseUnusable, match="/ is %2F") as refusal:
+        Database(f"postgresql://{rest}")
+    assert not re.search("hunt|er2", str(refusal.value))
+    assert url_without_password(f"postgresql://{rest}") == "postgresql://…"
+
+
+@pytest.mark.parametrize(
+    ("given", "shown"),
+    [
+        ("me:secret@db.example.com:5433/calls", "db.example.com:5433/calls"),
+        ("me:se%2Fc@ret@db/calls?sslmode=require&application_name=", "db/calls"),
+        (
+            "me@a.example:5432,b.example:5433/calls?target_session_attrs=read-write",
+            "a.example:5432,b.example:5433/calls",
+        ),
+        ("me:secret@[::1]:5432,[fe80::1%eth0]/calls", "[::1]:5432,[fe80::1%eth0]/calls"),
+        ("/calls?host=/run/postgresql&user=me", "/calls"),
+        ("%2Frun%2Fpostgresql/calls", "%2Frun%2Fpostgresql/calls"),
+        ("", ""),
+    ],
+)
+def test_an_address_that_may_be_shown_has_no_password(given: str, shown: str) -> None:
+    assert Database(f"postgresql+asyncpg://{given}").url == f"postgresql://{given}"
+    assert url_without_password(f"postgresql+asyncpg://{given}") == f"postgresql+asyncpg://{shown}"
+
+
+@pytest.mark.parametrize(
+    ("parameter", "reason"),
+    [
+        ("colour=red", 'unrecognized configuration parameter "colour"'),
+        ("statement_timeout=soon", 'invalid value for parameter "statement_timeout"'),
+        ("options=-c%20colour", "-c colour requires a value"),
+    ],
+)
+async def test_a_parameter_that_postgres_refuses_is_named(
+    postgres_server: EmbeddedServer, parameter: str, reason: str
+) -> None:
+    base = url(postgres_server, "postgres")
+    database = Database(f"{base}{'&' if '?' in base else '?'}{parameter}")
+    with pytest.raises(DatabaseUnusable, match=re.escape(f"a part of the database URL is invalid: {reason}")):
+        await database.prepare()
+    await database.close()
 
 
 def test_the_version_in_the_code_is_the_newest_migration_s() -> None:
