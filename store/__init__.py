@@ -7,7 +7,7 @@ server_config      the configuration of the store server
 log_format         write what a process logs, as text or JSON
 datadir            the paths of a data directory
 lock               file locks
-private_file       read and write files that hold secrets
+private_file       files that hold secrets, and sockets, for this user alone
 run_tokens         claims of runs, and the tokens that may write into them
 access             tokens with scopes and projects, and the audit log
 run_modes          runs with a mode of their own

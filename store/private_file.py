@@ -1,6 +1,6 @@
-"""Read a file that holds a secret only where no other user can have read, changed or planted it.
+"""Read files that hold secrets, and listen on sockets, only where no other user can have read, changed or planted them.
 
-It must be a regular file that we own. Its mode may grant nothing to others, and something to its group only if we are the
+A file must be a regular file that we own. Its mode may grant nothing to others, and something to its group only if we are the
 only member: Kubernetes gives a volume's files to the group that `fsGroup` names and widens their modes (0600 becomes 0660).
 """
 
@@ -9,14 +9,19 @@ import grp
 import os
 import pwd
 import secrets
+import socket
 import stat
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Final
 
 _OTHERS = 0o007
 _GROUP = 0o070
 _GROUP_WRITES = 0o020
 _OTHERS_WRITE = 0o002
+
+BACKLOG: Final = 128
+"""Connections that the system holds until they are accepted."""
 
 
 class NotPrivate(Exception):
@@ -129,3 +134,32 @@ def _written_part(path: Path, content: bytes) -> Iterator[Path]:
         yield part
     finally:
         part.unlink(missing_ok=True)
+
+
+def listen_privately(path: Path, kind: socket.SocketKind) -> socket.socket:
+    """Return a socket that does not block and listens on this path. Raises OSError."""
+    path.parent.mkdir(mode=0o700, exist_ok=True)
+    # A process that starts at the same time removes a socket that refuses it, as this one does before listen(). Only then is it given
+    # the name by which others find it, and before that its mode.
+    unfinished = path.with_suffix(f".n{path.suffix[1:2]}")  # not longer: the length of such a path is limited
+    unfinished.unlink(missing_ok=True)
+    listener = socket.socket(socket.AF_UNIX, kind | socket.SOCK_NONBLOCK | socket.SOCK_CLOEXEC)
+    try:
+        listener.bind(str(unfinished))
+        unfinished.chmod(0o600)
+        listener.listen(BACKLOG)
+        unfinished.rename(path)
+    except OSError:
+        listener.close()
+        raise
+    return listener
+
+
+def remove_abandoned_sockets(directory: Path, pattern: str, kind: socket.SocketKind) -> None:
+    """Remove the sockets of this pattern on which nobody listens. Raises OSError."""
+    for path in directory.glob(pattern):
+        with socket.socket(socket.AF_UNIX, kind) as probe:
+            try:
+                probe.connect(str(path))
+            except ConnectionRefusedError:
+                path.unlink(missing_ok=True)

@@ -16,6 +16,7 @@ from typing import Any, Final, Literal, Protocol
 import msgspec
 
 from proxy.errors import Failure
+from store.private_file import listen_privately, remove_abandoned_sockets
 
 logger = logging.getLogger(__name__)
 
@@ -133,22 +134,13 @@ def _report_reply(capture: RunningCapture, text: bytes) -> Mapping[str, Any]:
 
 def _listen(path: Path) -> socket.socket:
     _prepare_directory(path)
-    listener = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET | socket.SOCK_NONBLOCK | socket.SOCK_CLOEXEC)
-    # A worker that starts at the same time removes a socket that refuses it, as this one does before listen(). Only then is
-    # it given the name by which others find it.
-    unfinished = path.with_suffix(".new")
     try:
-        listener.bind(str(unfinished))
-        unfinished.chmod(0o600)
-        listener.listen(16)
-        unfinished.rename(path)
+        return listen_privately(path, socket.SOCK_SEQPACKET)
     except OSError as error:
-        listener.close()
         raise Failure(
             f"cannot listen on the control socket {path}: {error.strerror or error}; choose another or a shorter data"
             " directory with --data DIR"
         ) from error
-    return listener
 
 
 def _prepare_directory(path: Path) -> None:
@@ -157,13 +149,7 @@ def _prepare_directory(path: Path) -> None:
         path.parent.mkdir(mode=0o700, exist_ok=True)
         if path.parent.stat().st_uid != os.geteuid():
             raise Failure(f"{path.parent} belongs to another user; choose a shorter data directory with --data DIR")
-        path.unlink(missing_ok=True)
-        for other in path.parent.glob("*.sock"):
-            with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as probe:
-                try:
-                    probe.connect(str(other))
-                except ConnectionRefusedError:
-                    other.unlink(missing_ok=True)
+        remove_abandoned_sockets(path.parent, "*.sock", socket.SOCK_SEQPACKET)
     except OSError as error:
         raise Failure(
             f"cannot use the directory of control sockets {path.parent}: {error.strerror}; choose another data directory"

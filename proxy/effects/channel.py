@@ -21,6 +21,7 @@ from proxy.capture.control_path import MAX_PATH_BYTES
 from proxy.effects.frames import encode_frame, read_frame
 from proxy.recording.recorder import Recorder
 from proxy.wire.access import Access
+from store.private_file import listen_privately, remove_abandoned_sockets
 
 if TYPE_CHECKING:
     # A worker that only records imports none of this, which takes a tenth of its start.
@@ -74,7 +75,7 @@ class EffectsChannel:
         if len(os.fsencode(path)) > MAX_PATH_BYTES:
             return None
         try:
-            listener = await asyncio.to_thread(_bind, path)
+            listener = await asyncio.to_thread(_listen_on, path)
             server = await asyncio.start_unix_server(self._connect, sock=listener, limit=1 << 20)
         except OSError as error:
             logger.warning("effects cannot be recorded: cannot listen on %s: %s", path, error)
@@ -220,29 +221,7 @@ async def _answer_replay(found: "EffectsReplay", process: str, writer: asyncio.S
         await writer.drain()
 
 
-def _bind(path: Path) -> socket.socket:
-    """Return a socket on this path that only this user can reach. Raises OSError."""
-    path.parent.mkdir(mode=0o700, exist_ok=True)
-    _remove_abandoned(path.parent)
-    path.unlink(missing_ok=True)
-    listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM | socket.SOCK_NONBLOCK | socket.SOCK_CLOEXEC)
-    try:
-        # Before it listens nobody can connect, so the mode is set in time.
-        listener.bind(str(path))
-        path.chmod(0o600)
-    except OSError:
-        listener.close()
-        raise
-    return listener
-
-
-def _remove_abandoned(directory: Path) -> None:
-    """Remove the sockets of killed workers."""
-    for other in directory.glob("*.effects"):
-        with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as probe:
-            try:
-                probe.connect(str(other))
-            except ConnectionRefusedError:
-                other.unlink(missing_ok=True)
-            except OSError:
-                pass
+def _listen_on(path: Path) -> socket.socket:
+    with suppress(OSError):
+        remove_abandoned_sockets(path.parent, "*.effects", socket.SOCK_STREAM)
+    return listen_privately(path, socket.SOCK_STREAM)
