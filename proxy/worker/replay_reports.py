@@ -6,8 +6,9 @@ a file reports that replay as interrupted, and answers nothing from it.
 """
 
 import asyncio
-import hashlib
 import json
+import os
+import secrets
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +22,9 @@ from store.spool import Spool, SpoolError
 WRITE_INTERVAL = 0.2
 """Seconds between two writes of a report, however fast it changes."""
 
+SPARES = 32
+"""Files that are kept ready for replays that begin between two writes."""
+
 
 class ReplayReports:
     """Writes reports to a file for the command that waits for a replay, and to the spool for everything else."""
@@ -31,6 +35,9 @@ class ReplayReports:
         self._directory = directory
         self._up = f"{up:x}"
         self._begun_files: dict[str, Path] = {}
+        self._spare_files: list[tuple[Path, int]] = []
+        """Empty files for replays that begin, with their descriptors."""
+
         self._interrupted: set[str] = set()
         self._sequence = ReportSequence(spool.directory) if spool else None
         self._changed: set[str] = set()
@@ -53,11 +60,16 @@ class ReplayReports:
         if replay in self._interrupted:
             return False
         if self._file is None and replay not in self._begun_files:
-            name = hashlib.sha256(replay.encode()).hexdigest()[:24]
-            self._begun_files[replay] = self._directory / f"{self._up}-{name}.begun"
+            # The first request waits for this. If this process dies meanwhile, nothing was answered yet.
+            path, file = self._spare_files.pop() if self._spare_files else (self._new_begun_path(), None)
+            self._begun_files[replay] = path
+            data = json.dumps(report).encode()
             try:
-                # In place: the first request waits for it. If this process dies meanwhile, nothing was answered yet.
-                self._begun_files[replay].write_bytes(json.dumps(report).encode())
+                if file is None:
+                    path.write_bytes(data)
+                else:
+                    with open(file, "wb", buffering=0) as spare:
+                        spare.write(data)
             except OSError:
                 pass  # it is written again with every change of the report
         return True
@@ -72,6 +84,8 @@ class ReplayReports:
     async def keep_writing(self, replays: Replays) -> None:
         """Write changed reports a few times a second, until cancelled."""
         while True:
+            if self._file is None:
+                await asyncio.to_thread(self._make_spare_files)
             await self._has_changes.wait()
             await self.write_changes(replays)
             await asyncio.sleep(WRITE_INTERVAL)
@@ -124,8 +138,24 @@ class ReplayReports:
 
     def close(self) -> None:
         """Remove the files of all replays, because the worker ends cleanly."""
+        for spare, file in self._spare_files:
+            os.close(file)
+            spare.unlink(missing_ok=True)
         for path in self._begun_files.values():
             path.unlink(missing_ok=True)
+
+    def _new_begun_path(self) -> Path:
+        return self._directory / f"{self._up}-{secrets.token_hex(12)}.begun"
+
+    def _make_spare_files(self) -> None:
+        """Create files for the next replays that begin: to create one takes much longer than to write to it."""
+        try:
+            while len(self._spare_files) < SPARES:
+                path = self._new_begun_path()
+                file = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
+                self._spare_files.append((path, file))
+        except OSError:
+            pass  # a replay that begins creates its own, or goes on without
 
     def _append_to_spool(self, report: dict[str, Any]) -> int:
         record = ReplayReported(str(report["id"]), _encode_report(report))

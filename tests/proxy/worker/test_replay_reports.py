@@ -1,16 +1,19 @@
 """A replay's report has every answer that a client has seen, however late the worker writes it."""
 
 import asyncio
+import json
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from calls.redaction.redactor import Redactor
-from proxy.worker.replay_reports import ReplayReports
+from proxy.worker.replay_reports import SPARES, ReplayReports
 from replay.replays import Replays, ReplaySource
 from replay.session import ReplayOptions
+from store.api.routes.replays import new_report
 from store.database.connection import Database
 from store.spool import Spool, SpoolFull
 from tests.replay.strategies import PROFILES, chat, exchange, model_answer, run_of
@@ -36,6 +39,10 @@ async def replaying(notes: ReplayReports) -> AsyncIterator[Replays]:
 def noting(tmp_path: Path, spool: Spool) -> ReplayReports:
     (tmp_path / "replays").mkdir()
     return ReplayReports(file=None, spool=spool, directory=tmp_path / "replays", up=1)
+
+
+def report_of(replay: str) -> dict[str, Any]:
+    return new_report(replay, "night", 2)
 
 
 async def served_count(house: House) -> int:
@@ -68,6 +75,31 @@ async def test_what_a_killed_worker_did_not_note_is_not_waited_for(tmp_path: Pat
                 await notes.write_changes(replays)
                 await replays.answer(chat("b"), run=None, owner="")
         assert await served_count(house) == 1
+
+
+async def test_a_replay_that_begins_is_noted_in_a_file_that_is_ready(tmp_path: Path) -> None:
+    with Spool(tmp_path / "spool") as spool:
+        notes = noting(tmp_path, spool)
+        notes._make_spare_files()
+        spares = {path: path.stat().st_ino for path in (tmp_path / "replays").iterdir()}
+        assert len(spares) == SPARES
+        for number in range(SPARES + 1):
+            assert notes.begin(f"night-{number}", report_of(f"night-{number}"))
+        files = list((tmp_path / "replays").iterdir())
+        assert len(files) == SPARES + 1, "once there is none left, a replay makes its own"
+        assert {json.loads(path.read_bytes())["id"] for path in files} == {f"night-{n}" for n in range(SPARES + 1)}
+        assert {path: path.stat().st_ino for path in files}.items() > spares.items()
+        # A worker that follows a killed one. Files that nobody used say nothing.
+        notes._make_spare_files()
+        successor = ReplayReports(file=None, spool=spool, directory=tmp_path / "replays", up=1)
+        successor.report_interrupted_replays()
+        assert not successor.begin("night-3", report_of("night-3"))
+        assert successor.begin("day", report_of("day"))
+        assert len(list((tmp_path / "replays").iterdir())) == SPARES + 2
+        successor._make_spare_files()
+        successor.close()
+        notes.close()
+        assert not list((tmp_path / "replays").iterdir())
 
 
 async def test_a_full_spool_ends_no_worker_and_is_tried_again(
