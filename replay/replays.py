@@ -54,7 +54,10 @@ class ReplaySource(msgspec.Struct, frozen=True, kw_only=True):
 
 
 type LoadSource = Callable[[str], Awaitable[ReplaySource | None]]
-"""Loads the recording of a run or replay by its id; returns None if there is none. Raises UnusableRecording."""
+"""Loads the recording of a run or replay by its id; returns None if there is none. Raises UnusableRecording.
+
+What others have to do for it begins when it is called, so the caller can do other work before it waits.
+"""
 
 
 class UnusableRecording(ValueError):
@@ -122,8 +125,9 @@ class Replays:
     ) -> Answer | None:
         """Answer a raw request; None if it goes live. `run` is the run in Playhead's own credentials or header."""
         never_live = run is not None and self.run_mode(run) == "replay"
+        redaction = _RequestRedaction(request, self.redactor)
         try:
-            session = self._single_session or await self._session_for(self._recording_name(run))
+            session = await self._chosen_session(run, redaction.begin)
         except UnusableRecording as why:
             return miss.miss_answer(explain.unusable_recording_miss(run, str(why)), request)
         if session is None:
@@ -131,20 +135,17 @@ class Replays:
         self._note_request(session)
         self._requests[session.id] += 1
         try:
-            return await self._answer_from(session, request, actor, never_live=never_live)
+            return await self._answer_from(session, redaction, actor, never_live=never_live)
         finally:
             self._requests[session.id] -= 1
             if not self._requests[session.id]:
                 del self._requests[session.id]
 
     async def _answer_from(
-        self, session: Session, request: Request, actor: str | None, *, never_live: bool
+        self, session: Session, redaction: "_RequestRedaction", actor: str | None, *, never_live: bool
     ) -> Answer | None:
         try:
-            if len(request.body.data) > _HEAVY:
-                request = await asyncio.to_thread(redact_request, request, self.redactor)
-            else:
-                request = redact_request(request, self.redactor)
+            request = await redaction.finish()
         except asyncio.CancelledError:
             session.note_unseen_request()
             raise
@@ -162,7 +163,7 @@ class Replays:
         if not may_be_duplex(request.method, request.headers):
             return None
         try:
-            session = self._single_session or await self._session_for(self._recording_name(run))
+            session = await self._chosen_session(run)
         except UnusableRecording:
             return None  # the answer to the complete request says why
         if session is None or not await session.may_open_duplex(request):
@@ -196,7 +197,7 @@ class Replays:
 
     async def effects_of(self, run: str | None) -> EffectsReplay | None:
         """Return the effects of the replay that answers this run; None if it has none. Raises UnusableRecording."""
-        session = self._single_session or await self._session_for(self._recording_name(run))
+        session = await self._chosen_session(run)
         return session.effects if session else None
 
     def note_passed_request(self, *, run: str | None) -> None:
@@ -323,7 +324,7 @@ class Replays:
     async def recorded_authorities(self, run: str) -> Iterable[str]:
         """The authorities of all recorded requests of the recording that answers this run; empty if it has none."""
         try:
-            session = self._single_session or await self._session_for(self._recording_name(run))
+            session = await self._chosen_session(run)
         except UnusableRecording:
             return ()  # the answer to its first request says why
         return session.recording.http2_by_authority if session else ()
@@ -335,8 +336,14 @@ class Replays:
     def _may_load(self, run: str) -> bool:
         return run in self.startup_recordings or not (self.startup_recordings or self._by_run)
 
-    async def _session_for(self, run: str | None) -> Session | None:
-        """Return the replay of this name. The first request loads it; concurrent requests wait for that."""
+    async def _chosen_session(self, run: str | None, meanwhile: Callable[[], None] = lambda: None) -> Session | None:
+        """Return the replay that answers this run. The first request loads it, and does `meanwhile`; others wait for that.
+
+        Raises UnusableRecording.
+        """
+        if self._single_session is not None:
+            return self._single_session
+        run = self._recording_name(run)
         if run is None:
             return None
         while (
@@ -344,14 +351,16 @@ class Replays:
         ):
             if waiting := self._loading.get(run):
                 await waiting.wait()
-            elif not await self._load_session(run, self.load):
+            elif not await self._load_session(run, self.load, meanwhile):
                 return None
         return session
 
-    async def _load_session(self, run: str, load: LoadSource) -> bool:
+    async def _load_session(self, run: str, load: LoadSource, meanwhile: Callable[[], None]) -> bool:
         arrived = self._loading[run] = asyncio.Event()
         try:
-            source = await load(run)
+            loading = load(run)
+            meanwhile()
+            source = await loading
             if source is not None:
                 await self._open_session(source)
             return source is not None
@@ -387,6 +396,27 @@ class Replays:
         if self.options.on_miss == "live" and not never_live:
             return None
         return miss.miss_answer(explain.unknown_run_miss(run, (*self._by_run, *self.startup_recordings)), request)
+
+
+class _RequestRedaction:
+    """Redacts one request. That of a small one can be done before its result is needed."""
+
+    def __init__(self, request: Request, redactor: Redactor) -> None:
+        self._request = request
+        self._redactor = redactor
+        self._redacted: Request | None = None
+
+    def begin(self) -> None:
+        """Redact the request, unless it takes a thread."""
+        if self._redacted is None and len(self._request.body.data) <= _HEAVY:
+            self._redacted = redact_request(self._request, self._redactor)
+
+    async def finish(self) -> Request:
+        """Return the redacted request."""
+        self.begin()
+        if self._redacted is None:
+            self._redacted = await asyncio.to_thread(redact_request, self._request, self._redactor)
+        return self._redacted
 
 
 def redact_request(request: Request, redactor: Redactor) -> Request:

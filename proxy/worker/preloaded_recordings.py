@@ -5,6 +5,7 @@ from then on.
 """
 
 import asyncio
+import os
 from collections import deque
 from collections.abc import Awaitable, Callable
 from contextlib import closing
@@ -79,12 +80,15 @@ class PreloadedRecordings:
 
     async def take(self, full_name: str) -> FoundRecording | None:
         """Return what was loaded under this name, once; None if nothing was, or if it has changed since."""
-        one = self._recordings.pop(full_name, None)
-        return one.found if one is not None and await self._is_valid(full_name, one) else None
+        one = self._pop(full_name)
+        return await _if_unchanged(one, self.versions.read(one.runs)) if one is not None else None
 
-    async def fetch_or_take(self, full_name: str) -> FoundRecording:
-        """Return what was loaded under this name, or else fetch it."""
-        return await self.take(full_name) or await self.fetch(full_name)
+    def fetch_or_take(self, full_name: str) -> Awaitable[FoundRecording]:
+        """Return what was loaded under this name, or else fetch it. Whether it has changed is asked when this is called."""
+        one = self._pop(full_name)
+        if one is None:
+            return self.fetch(full_name)
+        return self._take_or_fetch(full_name, one, self.versions.read(one.runs))
 
     async def keep_loading(self) -> None:
         """Load runs whenever there are new ones, until cancelled."""
@@ -178,11 +182,23 @@ class PreloadedRecordings:
             if tuple(islice(versions, len(one.runs))) != one.version or self._is_replay(name):
                 self._recordings.pop(name, None)
 
-    async def _is_valid(self, name: str, one: _PreloadedRecording) -> bool:
-        return await self.versions.read(one.runs) == one.version and not self._is_replay(name)
+    async def _take_or_fetch(
+        self, name: str, one: _PreloadedRecording, version: Awaitable[tuple[RunVersion, ...]]
+    ) -> FoundRecording:
+        return await _if_unchanged(one, version) or await self.fetch(name)
+
+    def _pop(self, name: str) -> _PreloadedRecording | None:
+        one = self._recordings.pop(name, None)
+        return None if one is None or self._is_replay(name) else one
 
     def _is_replay(self, name: str) -> bool:
-        return (self.replays_directory / f"{split_run_name(name)[1]}.json").exists()
+        # A path of pathlib would take three times as long, and the first request of a replay waits for this.
+        return os.path.exists(f"{self.replays_directory}/{split_run_name(name)[1]}.json")
+
+
+async def _if_unchanged(one: _PreloadedRecording, version: Awaitable[tuple[RunVersion, ...]]) -> FoundRecording | None:
+    """Return what was loaded if this is still its version."""
+    return one.found if await version == one.version else None
 
 
 def _next_batch(waiting: deque[str]) -> list[str]:

@@ -1,7 +1,7 @@
 """Set up the replays that a worker answers from: the configured recordings, and those that it fetches on demand."""
 
 import asyncio
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -13,7 +13,7 @@ from proxy.errors import Failure
 from proxy.run_names import recording_path
 from proxy.wire.config import EngineConfig
 from proxy.worker.auto_sessions import AutoSessions
-from proxy.worker.recordings import Fetch, load_file
+from proxy.worker.recordings import Fetch, FoundRecording, load_file
 from proxy.worker.replay_reports import ReplayReports
 from proxy.worker_config import WorkerConfig
 from replay.pacing import parse_pace
@@ -120,8 +120,11 @@ def _source_loader(
 ) -> LoadSource:
     """Return a loader of recordings that are requested while the worker runs."""
 
-    async def load(name: str) -> ReplaySource | None:
-        found = await fetch(name)
+    def load(name: str) -> Awaitable[ReplaySource | None]:
+        return make_source(name, fetch(name))
+
+    async def make_source(name: str, fetched: Awaitable[FoundRecording]) -> ReplaySource | None:
+        found = await fetched
         own = options_as_requested(options, found.replay_options) if found.is_replay else options
         if auto_sessions and (not found.is_replay or found.records_misses):
             source = auto_sessions.begin_session(name, found, own)

@@ -1,7 +1,9 @@
 """Ask which versions runs have, for recordings that were loaded ahead."""
 
 import asyncio
-from collections.abc import Sequence
+import socket
+from collections import deque
+from collections.abc import Awaitable, Callable, Sequence
 from pathlib import Path
 from typing import Final, Protocol
 
@@ -9,15 +11,10 @@ import msgspec
 
 from calls.project_runs import split_run_name
 from store.database.run_versions import RunVersions
-from store.feed.stored_versions import VersionAnswer, VersionQuestion, encode_frame, read_frame
+from store.feed.stored_versions import MOST_RUNS, PACKET_BYTES, VersionAnswer, VersionQuestion
 
 ANSWER_TIMEOUT: Final = 2.0
 """Seconds to wait for a store server that does not answer. Then the run is fetched."""
-
-LONGEST_ANSWER: Final = 4 << 20
-
-MOST_RUNS: Final = 500
-"""Runs of one question."""
 
 type RunVersion = int | str | None
 """The version of a run; None if there is none that says that it is unchanged."""
@@ -29,8 +26,8 @@ class VersionReader(Protocol):
     async def state(self) -> object | None:
         """Return what differs once a run of the project has changed; None if versions cannot be read now."""
 
-    async def read(self, full_names: Sequence[str]) -> tuple[RunVersion, ...]:
-        """Return the versions of these runs."""
+    def read(self, full_names: Sequence[str]) -> Awaitable[tuple[RunVersion, ...]]:
+        """Return the versions of these runs as of this call, which asks for them, or later."""
 
     def close(self) -> None:
         """Close what versions are read from."""
@@ -72,48 +69,96 @@ class StoredVersions:
     def __init__(self, path: Path, project: str) -> None:
         self._path = path
         self._project = project
-        self._connection: tuple[asyncio.StreamReader, asyncio.StreamWriter] | None = None
-        self._asking = asyncio.Lock()
+        self._socket: socket.socket | None = None
+        self._questions: deque[_Question] = deque()
+        """Those without an answer, in the order in which they were asked."""
 
     async def state(self) -> object | None:
         answer = await self._ask([])
         return answer and answer.newest
 
-    async def read(self, full_names: Sequence[str]) -> tuple[RunVersion, ...]:
+    def read(self, full_names: Sequence[str]) -> Awaitable[tuple[RunVersion, ...]]:
+        names = [split_run_name(one)[1] for one in full_names]
+        # Whoever reads the versions of more runs than one question may have does not wait for one of them.
+        return self._read_many(names) if len(names) > MOST_RUNS else self._read_versions(names, self._ask(names))
+
+    async def _read_many(self, names: Sequence[str]) -> tuple[RunVersion, ...]:
         found: list[RunVersion] = []
-        for begin in range(0, len(full_names), MOST_RUNS):
-            names = [split_run_name(one)[1] for one in full_names[begin : begin + MOST_RUNS]]
-            answer = await self._ask(names)
-            found += answer.versions if answer else [None] * len(names)
+        for begin in range(0, len(names), MOST_RUNS):
+            some = names[begin : begin + MOST_RUNS]
+            found += await self._read_versions(some, self._ask(some))
         return tuple(found)
 
+    async def _read_versions(
+        self, names: Sequence[str], question: "asyncio.Future[VersionAnswer | None]"
+    ) -> tuple[RunVersion, ...]:
+        answer = await question
+        return tuple(answer.versions) if answer else (None,) * len(names)
+
     def close(self) -> None:
-        if self._connection is not None:
-            self._connection[1].close()
-            self._connection = None
+        if self._socket is not None:
+            self._loop.remove_reader(self._socket)
+            self._socket.close()
+            self._socket = None
+        # An answer that comes later would be taken for that of another question.
+        unanswered, self._questions = self._questions, deque()
+        for question in unanswered:
+            question.end(None)
 
-    async def _ask(self, runs: list[str]) -> VersionAnswer | None:
-        async with self._asking:
-            try:
-                async with asyncio.timeout(ANSWER_TIMEOUT):
-                    return await self._ask_server(encode_frame(VersionQuestion(self._project, runs)))
-            except (OSError, EOFError, ValueError):
-                return None
-
-    async def _ask_server(self, question: bytes) -> VersionAnswer:
-        # A connection from which an answer is missing is never used again: the next answer would be taken for that of another question.
-        connection, self._connection = self._connection, None
-        if connection is None or connection[0].at_eof():
-            connection = await asyncio.open_unix_connection(self._path)
-        reader, writer = connection
+    def _ask(self, runs: Sequence[str]) -> "asyncio.Future[VersionAnswer | None]":
+        """Send a question, at once: whoever asks has other work while the store server answers."""
+        question = _Question(self.close)
         try:
-            writer.write(question)
-            answer = _decode_answer(await read_frame(reader, LONGEST_ANSWER))
-        except BaseException:
-            writer.close()
-            raise
-        self._connection = connection
-        return answer
+            self._connect().send(_encode(VersionQuestion(self._project, list(runs))))
+        except OSError:
+            self.close()
+            question.end(None)
+        else:
+            self._questions.append(question)
+        return question.answer
+
+    def _connect(self) -> socket.socket:
+        if self._socket is None:
+            # A store server of this machine accepts at once, or it is not there.
+            connection = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET | socket.SOCK_NONBLOCK)
+            try:
+                connection.connect(str(self._path))
+            except OSError:
+                connection.close()
+                raise
+            self._socket = connection
+            self._loop = asyncio.get_running_loop()
+            self._loop.add_reader(connection, self._receive, connection)
+        return self._socket
+
+    def _receive(self, connection: socket.socket) -> None:
+        try:
+            answer = _decode_answer(connection.recv(PACKET_BYTES))
+        except BlockingIOError:
+            return
+        except (OSError, msgspec.DecodeError):
+            self.close()  # it has ended, or is another version's
+            return
+        if self._questions:
+            self._questions.popleft().end(answer)
+        else:
+            self.close()
 
 
+class _Question:
+    """A question that was sent."""
+
+    def __init__(self, give_up: Callable[[], None]) -> None:
+        loop = asyncio.get_running_loop()
+        self.answer: asyncio.Future[VersionAnswer | None] = loop.create_future()
+        self._deadline = loop.call_later(ANSWER_TIMEOUT, give_up)
+
+    def end(self, answer: VersionAnswer | None) -> None:
+        """Return the answer to whoever asked; None if there is none."""
+        self._deadline.cancel()
+        if not self.answer.done():
+            self.answer.set_result(answer)
+
+
+_encode = msgspec.msgpack.Encoder().encode
 _decode_answer = msgspec.msgpack.Decoder(VersionAnswer).decode

@@ -1,6 +1,7 @@
 """Connect to Postgres, define and migrate the tables, and encode rows.
 
 connection        connect, migrate and translate errors
+statement_connection  execute a few statements on a connection of their own
 asyncio_engine    SQLAlchemy's engine without its ORM
 conflicts         try a transaction again that conflicts with another
 day_locks         keep who writes to a day apart from who replaces its partitions

@@ -297,8 +297,15 @@ class Database:
 
         # The connection that was used last is taken first: it has the most plans.
         self.engine: AsyncEngine = create_async_engine(
-            "postgresql+asyncpg://", async_creator=self._connect, pool_pre_ping=True, pool_size=4, pool_use_lifo=True
+            "postgresql+asyncpg://",
+            async_creator=self.connect_alone,
+            pool_pre_ping=True,
+            pool_size=4,
+            pool_use_lifo=True,
         )
+        self.generation = 0
+        """Grows when connections that were opened before may not be used any more."""
+
         self._pool: asyncpg.Pool | None = None
         self._connected = asyncio.Event()
         self.rewriting = asyncio.Lock()
@@ -307,7 +314,8 @@ class Database:
         self.obstacle = "The database has not been prepared yet."
         """Why the database cannot be used, until `prepare` has succeeded."""
 
-    async def _connect(self) -> asyncpg.Connection:
+    async def connect_alone(self) -> asyncpg.Connection:
+        """Open a connection that no pool keeps. Raises what asyncpg raises."""
         return await asyncpg.connect(
             self.url, timeout=CONNECT_TIMEOUT, command_timeout=COMMAND_TIMEOUT, connection_class=StoreConnection
         )
@@ -356,6 +364,11 @@ class Database:
         if self._pool is not None:
             self._pool.terminate()
         await self.engine.dispose()
+
+    @property
+    def is_prepared(self) -> bool:
+        """Whether the tables have the version of this Playhead."""
+        return self._pool is not None
 
     @contextlib.asynccontextmanager
     async def transaction(self) -> AsyncIterator[AsyncConnection]:
@@ -408,6 +421,7 @@ class Database:
 
     async def _replace_connections(self) -> None:
         """Close the open connections, those in use when they are given back."""
+        self.generation += 1
         if self._pool is not None:
             await self._pool.expire_connections()
         await self.engine.dispose()

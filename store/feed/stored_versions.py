@@ -4,7 +4,10 @@ A version is read from the database whenever one is asked for, so it is that of 
 anything was changed that answers the requests of a replay: each transaction that does so writes the row of the run, appends to one of
 its chains, or writes the report of a replay of that name.
 
-    question: frame of VersionQuestion       answer: frame of VersionAnswer       a frame is its length in four bytes, then MessagePack
+The first request of a replay waits for the answer. So a question is one packet of a socket that keeps packets apart, as is its answer,
+and questions have a connection to the database of their own: they wait for nothing else that the store server does there.
+
+    question: VersionQuestion as MessagePack       answer: VersionAnswer; those of a connection come in the order of its questions
 """
 
 import asyncio
@@ -12,19 +15,26 @@ import logging
 import socket
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from functools import partial
 from pathlib import Path
 from typing import Final
 
 import msgspec
 
-from store.database.connection import Database, DatabaseError
+from store.database.connection import Database
+from store.database.statement_connection import Answers, StatementConnection
+from store.private_file import listen_privately
 
 logger = logging.getLogger(__name__)
 
-LONGEST_QUESTION: Final = 1 << 20
-"""Bytes of a question."""
+MOST_RUNS: Final = 200
+"""Runs of one question."""
 
-LENGTH_BYTES: Final = 4
+PACKET_BYTES: Final = 64 << 10
+"""Bytes of a question or an answer at most: `MOST_RUNS` names or versions of 128 characters take half of it."""
+
+READ_TIMEOUT: Final = 2.0
+"""Seconds that the database may take. Whoever asked has fetched the run then."""
 
 
 class VersionQuestion(msgspec.Struct, frozen=True, array_like=True):
@@ -38,105 +48,110 @@ class VersionAnswer(msgspec.Struct, frozen=True, array_like=True):
     """The versions of the runs; None of one that does not exist, whose bodies expire, or while the database cannot be used."""
 
     versions: list[str | None]
-    newest: int | None
+    newest: str | None
     """The newest transaction of the project's feed, where no runs were asked for."""
 
 
 @asynccontextmanager
 async def serve_versions(database: Database, path: Path) -> AsyncIterator[None]:
     """Answer questions on this socket, which only this user can reach. Where that is not possible, workers load nothing ahead."""
-
-    connections: set[asyncio.StreamWriter] = set()
-
-    async def connect(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        connections.add(writer)
-        try:
-            await _answer_questions(database, reader, writer)
-        except (OSError, EOFError, ValueError) as error:
-            logger.debug("a worker's question about versions of runs broke off: %s", error)
-        finally:
-            connections.discard(writer)
-            writer.close()
-
     try:
-        server = await asyncio.start_unix_server(connect, sock=_bind(path))
+        listener = listen_privately(path, socket.SOCK_SEQPACKET)
     except OSError as error:
         logger.warning("no run is loaded ahead: cannot listen on %s: %s", path, error)
         yield
         return
-    try:
-        yield
-    finally:
-        server.close()
-        for writer in connections:
-            writer.close()  # its task reads the end
-        await asyncio.to_thread(path.unlink, missing_ok=True)
-
-
-async def _answer_questions(database: Database, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-    while True:
+    statements = StatementConnection(database, (NEWEST, VERSION), READ_TIMEOUT)
+    async with asyncio.TaskGroup() as group:
+        connecting = group.create_task(statements.keep_open())
+        server = _VersionServer(statements, listener)
         try:
-            question = _decode_question(await read_frame(reader, LONGEST_QUESTION))
-        except asyncio.IncompleteReadError:
+            yield
+        finally:
+            server.close()
+            connecting.cancel()
+            await asyncio.to_thread(path.unlink, missing_ok=True)
+
+
+class _VersionServer:
+    """Takes the questions of all connections, and sends the answers when they come."""
+
+    def __init__(self, statements: StatementConnection, listener: socket.socket) -> None:
+        self._statements = statements
+        self._listener = listener
+        self._connections: set[socket.socket] = set()
+        self._loop = asyncio.get_running_loop()
+        self._loop.add_reader(listener, self._accept)
+
+    def close(self) -> None:
+        """Close all sockets."""
+        self._loop.remove_reader(self._listener)
+        self._listener.close()
+        for connection in list(self._connections):
+            self._end(connection, None)
+
+    def _accept(self) -> None:
+        try:
+            connection, _ = self._listener.accept()
+        except OSError:
+            return  # whoever connected has left
+        connection.setblocking(False)
+        self._connections.add(connection)
+        self._loop.add_reader(connection, self._receive, connection)
+
+    def _receive(self, connection: socket.socket) -> None:
+        try:
+            packet = connection.recv(PACKET_BYTES)
+            question = _decode_question(packet) if packet else None
+        except BlockingIOError:
             return
-        try:
-            answer = await _read_versions(database, question)
-        except DatabaseError:
-            # Whoever asked fetches the run, and is told there what is wrong with the database.
-            answer = VersionAnswer([None] * len(question.runs), None)
-        writer.write(encode_frame(answer))
-        await writer.drain()
+        except (OSError, msgspec.DecodeError) as error:
+            self._end(connection, error)
+            return
+        if question is None:
+            self._end(connection, None)
+        elif question.runs:
+            arguments = [(question.project, run) for run in question.runs]
+            self._statements.ask(1, arguments, partial(self._send_versions, connection, len(arguments)))
+        else:
+            self._statements.ask(0, [(question.project,)], partial(self._send_newest, connection))
 
+    def _send_versions(self, connection: socket.socket, count: int, versions: Answers | None) -> None:
+        # Whoever asked fetches the run, and is told there what is wrong with the database.
+        self._send(connection, VersionAnswer(versions or [None] * count, None))
 
-async def _read_versions(database: Database, question: VersionQuestion) -> VersionAnswer:
-    async with database.connection() as connection:
-        if not question.runs:
-            return VersionAnswer([], await connection.fetchval(NEWEST, question.project))
-        rows = await connection.fetch(VERSIONS, question.project, question.runs)
-    versions: dict[str, str] = {row["id"]: row["version"] for row in rows}
-    return VersionAnswer([versions.get(run) for run in question.runs], None)
+    def _send_newest(self, connection: socket.socket, newest: Answers | None) -> None:
+        self._send(connection, VersionAnswer([], newest[0] if newest else None))
 
+    def _send(self, connection: socket.socket, answer: VersionAnswer) -> None:
+        if connection in self._connections:
+            try:
+                connection.send(_encode(answer))
+            except OSError as error:
+                self._end(connection, error)
 
-async def read_frame(reader: asyncio.StreamReader, limit: int) -> bytes:
-    """Read the content of a frame. Raises asyncio.IncompleteReadError at the end, and ValueError if it is longer than the limit."""
-    length = int.from_bytes(await reader.readexactly(LENGTH_BYTES))
-    if length > limit:
-        raise ValueError(f"a frame of {length} bytes: at most {limit} are read")
-    return await reader.readexactly(length)
-
-
-def encode_frame(frame: VersionQuestion | VersionAnswer) -> bytes:
-    """Encode a frame."""
-    data = _encode(frame)
-    return len(data).to_bytes(LENGTH_BYTES) + data
-
-
-def _bind(path: Path) -> socket.socket:
-    path.parent.mkdir(mode=0o700, exist_ok=True)
-    path.unlink(missing_ok=True)
-    listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM | socket.SOCK_NONBLOCK | socket.SOCK_CLOEXEC)
-    try:
-        # Before it listens nobody can connect, so the mode is set in time.
-        listener.bind(str(path))
-        path.chmod(0o600)
-    except OSError:
-        listener.close()
-        raise
-    return listener
+    def _end(self, connection: socket.socket, why: Exception | None) -> None:
+        """Close a connection. `why`: what was wrong with it."""
+        if connection in self._connections:
+            if why is not None:
+                logger.debug("a worker's question about versions of runs broke off: %r", why)
+            self._loop.remove_reader(connection)
+            self._connections.remove(connection)
+            connection.close()
 
 
 _encode = msgspec.msgpack.Encoder().encode
 _decode_question = msgspec.msgpack.Decoder(VersionQuestion).decode
 
-NEWEST = "SELECT coalesce(max(transaction), 0) FROM feed WHERE project = $1"
+NEWEST: Final = "SELECT coalesce(max(transaction), 0)::text FROM feed WHERE project = $1"
 
 # Ingest writes the row of a run with whatever it stores in it; only what moves an exchange to another run appends to the chain of
 # the first one instead. A chain has no fewer records at any time. Bodies that expire go after the row has said so.
-VERSIONS = """
-SELECT runs.id, concat_ws(
+VERSION: Final = """
+SELECT concat_ws(
     ' ', runs.incarnation, runs.xmin,
     (SELECT coalesce(sum(size), 0) FROM chains WHERE chains.project = $1 AND chains.incarnation = runs.incarnation),
-    coalesce((SELECT xmin::text FROM replays WHERE replays.project = $1 AND replays.id = runs.id), 'none')
-) AS version
-FROM runs WHERE runs.project = $1 AND runs.id = ANY ($2::text[]) AND runs.bodies_erased_at IS NULL
+    coalesce((SELECT xmin::text FROM replays WHERE replays.project = $1 AND replays.id = $2), 'none')
+)
+FROM runs WHERE runs.project = $1 AND runs.id = $2 AND runs.bodies_erased_at IS NULL
 """

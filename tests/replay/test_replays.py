@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+from collections.abc import Awaitable
 from dataclasses import replace
 from typing import Any
 
@@ -10,6 +11,7 @@ import pytest
 from calls.events import EffectBatch
 from calls.model import Exchange, Json, Request
 from calls.redaction.redactor import Redactor
+from replay import replays as replays_module
 from replay.answer import Answer
 from replay.recording import build_recording
 from replay.replays import SUSPEND_AFTER, LoadSource, Replays, ReplaySource, UnusableRecording, redact_request
@@ -117,6 +119,29 @@ async def test_a_run_is_loaded_once_however_many_ask_at_the_same_time() -> None:
     answers = await asyncio.gather(*(answer_request(replays, "run-1", chat(prompt)) for prompt in "abcd"))
     assert {answer.status for answer in answers} == {200}
     assert loaded == ["run-1"]
+
+
+async def test_a_request_is_redacted_while_its_run_is_loaded(monkeypatch: pytest.MonkeyPatch) -> None:
+    steps: list[str] = []
+    redact = replays_module.redact_request
+
+    def redact_and_note(request: Request, redactor: Redactor) -> Request:
+        steps.append("redacted")
+        return redact(request, redactor)
+
+    monkeypatch.setattr(replays_module, "redact_request", redact_and_note)
+
+    def load(name: str) -> Awaitable[ReplaySource | None]:
+        steps.append("begun to load")
+        return finish(name)
+
+    async def finish(name: str) -> ReplaySource | None:
+        steps.append("awaited")
+        return ReplaySource(replay=name, bundle=bundle(name))
+
+    replays = await replays_of(load=load)
+    assert (await answer_request(replays, "run-1")).status == 200
+    assert steps == ["begun to load", "redacted", "awaited"]
 
 
 async def test_a_client_that_leaves_while_its_run_is_loaded_takes_nobody_with_it() -> None:
