@@ -243,6 +243,7 @@ def drift_command(
     """Show where another model or fingerprint began to answer under a name, from recorded runs and without a replay.
 
     Each change has its time, the number of calls before and after, and how often the same request was answered differently.
+    Models that became slower or faster for good are listed, too; --exit-code does not count them.
     """
     query = {"since": parse_time(since), "until": parse_time(until), "model": model, "provider": provider}
     result = query_store(flags, lambda api: api.get("/drift", settled="true", **query))

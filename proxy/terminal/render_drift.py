@@ -26,6 +26,9 @@ def show_drift(drift: Shape, sheet: Sheet, narrowed: Sequence[str] = ()) -> None
     for answers in drift["answers"]:
         if answers["answered_otherwise"]:
             _show_answers(answers, sheet)
+    for latency in drift["latencies"]:
+        for measure, name in (("first_byte", "the first byte"), ("duration", "the answer ends")):
+            _show_latency(latency, latency[measure], name, sheet)
     sheet.print_line()
     print_table(
         ("PROVIDER", "ASKED FOR", "ANSWERED", "FINGERPRINT", "CALLS", "FIRST", "LAST"),
@@ -53,6 +56,24 @@ def _show_answers(answers: Shape, sheet: Sheet) -> None:
     )
     sheet.print_sentence(f"    all by {display_text(_model_name(answers))}, first at {_time_text(answers['first_at'])}")
     sheet.print_sentence(f"    look: {_example_commands(answers['example'])}")
+
+
+def _show_latency(latency: Shape, judged: Shape, name: str, sheet: Sheet) -> None:
+    """Say that a model became slower or faster; where it cannot be said although the latency changed, why."""
+    if judged["since"] is None:
+        return
+    before, after = judged["before"], judged["after"]
+    model = display_text(f"{latency['provider']} {latency['model_requested']}")
+    verdict = {"slower": "takes longer", "faster": "takes less time"}.get(
+        judged["verdict"], "may have changed its time"
+    )
+    sheet.print_sentence(
+        f"{model}: since {judged['since'][:10]} it {verdict} until {name}: {after['median_ms']:,.0f} ms instead of"
+        f" {before['median_ms']:,.0f} ms ({judged['ratio']:.1f} times)",
+        "warn" if judged["verdict"] == "slower" else None,
+    )
+    calls = f"medians of {after['calls']:,} calls, and of {before['calls']:,} before"
+    sheet.print_sentence(f"    {calls}{'; ' + judged['why'] if judged['why'] else ''}")
 
 
 def _repeat_clause(again: Shape) -> str:

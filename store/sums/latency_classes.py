@@ -5,6 +5,7 @@ class everything from a day on.
 """
 
 import math
+from collections.abc import Mapping
 from typing import Any, Final
 
 from sqlalchemy import ColumnElement, Float, SmallInteger, case, cast, func, literal
@@ -28,6 +29,16 @@ def latency_class(nanoseconds: int) -> int:
 def class_latency(number: int) -> float:
     """Return the latency in the middle of a class, in nanoseconds; half of the shortest for class 0."""
     return SHORTEST / 2 if number <= 0 else SHORTEST * math.exp((number - 0.5) * GROWTH)
+
+
+def middle_latency(classes: Mapping[int, int]) -> float:
+    """Return the median of latencies, of which so many are in each class, in nanoseconds; 0 if there are none."""
+    half, below = sum(classes.values()) / 2, 0
+    for number in sorted(classes):
+        below += classes[number]
+        if below >= half:
+            return class_latency(number)
+    return 0.0
 
 
 def class_column(nanoseconds: ColumnElement[Any]) -> ColumnElement[Any]:

@@ -253,6 +253,40 @@ class RepeatedAnswersSchema(RepeatsSchema):
     first_at: Time | None
 
 
+class LatencySideSchema(TypedDict):
+    """The calls before a change of latency, or since."""
+
+    calls: Count
+    median_ms: Annotated[float, Field(examples=[412.0])]
+    input_tokens: Annotated[float | None, Field(examples=[1250.5])]
+    output_tokens: Annotated[float | None, Field(examples=[180.0])]
+    """Both of a call on average."""
+
+
+class LatencyVerdictSchema(TypedDict):
+    """Whether a latency changed for good."""
+
+    verdict: Literal["slower", "faster", "same", "unknown"]
+    why: Annotated[str | None, Field(examples=["there are fewer than 30 calls before or after each day"])]
+    """Why it is unknown."""
+
+    since: Time | None
+    ratio: Annotated[float | None, Field(examples=[2.1])]
+    """How many times as long the median is."""
+
+    before: LatencySideSchema | None
+    after: LatencySideSchema | None
+
+
+class ModelLatencySchema(TypedDict):
+    """Whether a model became slower or faster."""
+
+    provider: Provider
+    model_requested: Model
+    first_byte: LatencyVerdictSchema
+    duration: LatencyVerdictSchema
+
+
 class DriftSchema(TypedDict):
     """Changes of the models behind their names, newest first."""
 
@@ -260,6 +294,7 @@ class DriftSchema(TypedDict):
     next: CursorText
     variants: list[ModelVariantSchema]
     answers: list[RepeatedAnswersSchema]
+    latencies: list[ModelLatencySchema]
     settled: NotRequired[IsSettled]
 
 

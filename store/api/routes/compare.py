@@ -14,6 +14,7 @@ from store.api.parameters import RunId, Text, Time, WhenSettled, parse_times
 from store.api.routes.runs import require_run
 from store.diff.diff import MOST_EXAMINED, Diff, Side, make_side
 from store.diff.steps import Gist, StepReader, make_gist
+from store.drift.latency_changes import find_latency_changes
 from store.drift.model_changes import AnswerComparison, DriftQuestion, find_model_changes
 from store.effects.comparison import effects_until, shape_with_effect, steps_of_cause
 from store.effects.loading import RunEffects
@@ -86,8 +87,8 @@ type TheQuestion = Annotated[DriftQuestion, Depends(_drift_question)]
 
 @router.get("/drift", summary="Changes of the model behind a name, newest first")
 async def get_drift(deps: TheDeps, question: TheQuestion, settled: WhenSettled) -> Response:
-    """From ordinary runs (docs/compare.md): the changes, all models that answered, and requests that were repeated."""
+    """From ordinary runs (docs/compare.md): the changes, all models that answered, requests that were repeated, and latencies."""
     ignoring = AnswerComparison(recorded=deps.exchange_queries, derive=deps.derive, profiles=deps.profiles)
-    return JsonResponse(
-        await find_model_changes(deps.database, question, deps.project, comparison=ignoring) | settled.members
-    )
+    changes = await find_model_changes(deps.database, question, deps.project, comparison=ignoring)
+    latencies = await find_latency_changes(deps.database, question, deps.project)
+    return JsonResponse(changes | {"latencies": latencies} | settled.members)

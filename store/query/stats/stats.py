@@ -5,7 +5,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from itertools import accumulate, repeat
-from typing import Any, Final, Literal
+from typing import Any, Final, Literal, NamedTuple
 
 from sqlalchemy import (
     BigInteger,
@@ -50,6 +50,22 @@ type GroupSort = Literal["cost", "calls", "errors", "tokens", "name"]
 """What groups are sorted by: the largest first; names ascending."""
 
 
+class DayLatencies(NamedTuple):
+    """How long the calls of one model took on one day."""
+
+    day: int
+    provider: str
+    model: str | None
+    calls: int
+    input_tokens: int | None
+    output_tokens: int | None
+    """Of all calls together, as far as they are known."""
+
+    first_bytes: Mapping[int, int]
+    durations: Mapping[int, int]
+    """How many exchanges are in each class of latency (`store.sums.latency_classes`)."""
+
+
 class Stats:
     """The sums over the calls of a project. Without `uses_sums`, from the calls alone, which has the same result."""
 
@@ -81,6 +97,15 @@ class Stats:
         counts_tries = bool(filters.statuses) or any(grouping.name == "status" for grouping in groupings)
         visible = [group for group in groups if group.has_calls or (counts_tries and not filters.error)]
         return [{"group": group.named_values(groupings)} | group.shape() for group in visible], total.shape()
+
+    async def load_day_latencies(self, filters: Filters) -> list[DayLatencies]:
+        """The latencies of each model that was asked for on each day, of the newest days if there are very many."""
+        groupings = [Grouping(name) for name in ("day", "provider", "model")]
+        async with self._database.transaction() as connection:
+            await connection.execute(text("SET TRANSACTION ISOLATION LEVEL REPEATABLE READ"))
+            source = await load_source(connection, self._project, filters, uses_sums=self._uses_sums)
+            groups = await _load_groups(connection, source.rows(groupings), groupings, limit=MOST_GROUPS)
+        return list(map(_day_latencies, groups))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -251,6 +276,20 @@ def _sum_groups(groups: Sequence[_Group]) -> _Group:
         first_bytes.update(one.first_bytes)
         durations.update(one.durations)
     return _Group(values=(), counts=counts, first_bytes=first_bytes, durations=durations)
+
+
+def _day_latencies(group: _Group) -> DayLatencies:
+    day, provider, model = group.values
+    return DayLatencies(
+        day=day,
+        provider=provider,
+        model=model,
+        calls=group.counts["calls"] or 0,
+        input_tokens=group.counts["input_tokens"],
+        output_tokens=group.counts["output_tokens"],
+        first_bytes=group.first_bytes,
+        durations=group.durations,
+    )
 
 
 def _percentiles(classes: Mapping[int, int]) -> Shape:

@@ -2,7 +2,7 @@
 import { html, useRef } from "../core/html.js";
 import { get } from "../core/api.js";
 import { Link, callPath, pick, setQuery } from "../core/router.js";
-import { count, exactTime, percent, shortDay, time, visible } from "../core/format.js";
+import { count, duration, exactTime, percent, shortDay, time, visible } from "../core/format.js";
 import { AddressInput, Badge, Empty, JsonLink, Loaded, Table, Time, useLoad, useWidth } from "../core/parts.js";
 
 const LANE = 22;
@@ -74,6 +74,21 @@ const variantRow = (one) => [
   count(one.calls), at(one.first_at), at(one.last_at),
 ];
 
+const LATENCY_HEADS = ["Model", "Until", "Since", "Verdict", "#Median before", "#Median since", "#Calls before", "#Calls since"];
+const MEASURES = { first_byte: "first byte", duration: "end" };
+const TONES = { slower: "warn", faster: "good" };
+
+/** What became slower or faster, or cannot be judged although its latency changed. */
+const latencyRows = (latencies) => latencies.flatMap(({ provider, model_requested: model, ...judged }) =>
+  Object.entries(MEASURES).filter(([name]) => judged[name].since).map(([name, label]) => {
+    const { verdict, why, since, ratio, before, after } = judged[name];
+    return [
+      html`${visible(model)} <small>${visible(provider)}</small>`, label, at(since),
+      html`<${Badge} tone=${TONES[verdict] || ""} title=${why}>${verdict}${verdict === "unknown" ? "" : ` (${ratio.toFixed(1)} times)`}</${Badge}>${why && html` <small>${why}</small>`}`,
+      duration(before.median_ms), duration(after.median_ms), count(before.calls), count(after.calls),
+    ];
+  }));
+
 export default function Drift({ query }) {
   const filters = pick(query, ["since", "until", "model", "provider"]);
   const found = useLoad(() => get("/v1/drift", filters), [JSON.stringify(filters)]);
@@ -82,11 +97,13 @@ export default function Drift({ query }) {
       <form onSubmit=${(event) => event.preventDefault()}>
         <${AddressInput} type="search" aria-label="Model" placeholder="Model" value=${query.model || ""} onCommit=${(model) => setQuery({ model })} /></form>
       <${JsonLink} path="/v1/drift" params=${filters} /></div>
-    <${Loaded} of=${found} height="300px">${({ variants, items }) => (variants.length === 0
+    <${Loaded} of=${found} height="300px">${({ variants, items, latencies }) => (variants.length === 0
       ? html`<${Empty} title="No model has answered yet"><p>Changes show here as soon as runs are recorded.</p></${Empty}>`
       : html`<${TimeLine} variants=${variants} changes=${items} />
         <h2>${items.length === 0 ? "No change was seen" : items.length === 1 ? "1 change" : `${count(items.length)} changes`}</h2>
         ${items.length > 0 && html`<${Table} label="Changes" heads=${CHANGE_HEADS} rows=${items.map(changeRow)} />`}
+        ${latencyRows(latencies).length > 0 && html`<h2>Slower or faster</h2>
+          <${Table} label="Slower or faster" heads=${LATENCY_HEADS} rows=${latencyRows(latencies)} />`}
         <h2>What answered</h2>
         <${Table} label="What answered" heads=${VARIANT_HEADS} rows=${variants.map(variantRow)} />`)}</${Loaded}>
   </div>`;
