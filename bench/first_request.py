@@ -25,9 +25,10 @@ import tempfile
 import time
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
-from dataclasses import replace
 from pathlib import Path
 from typing import Any, Final
+
+from msgspec.structs import replace
 
 from bench.figures import Spread, cpu
 from bench.starts import COMMAND, HERE, Side

@@ -9,14 +9,16 @@ and how far things moved (cumulative layout shift). The browser has the page's f
 
 import argparse
 import asyncio
+import dataclasses
 import json
 import statistics
 import tempfile
 import time
 from collections.abc import Sequence
-from dataclasses import replace
 from pathlib import Path
 from typing import Any, Final
+
+from msgspec.structs import replace
 
 from calls.model import Exchange
 from store.embedded.postgres import ensure_server
@@ -70,7 +72,7 @@ async def fill(server: PageServer, runs: int) -> dict[str, str]:
     one = derive_exchange(agent.exchanges[0])
     for begin in range(0, runs, BATCH):
         batch = [
-            replace(
+            dataclasses.replace(
                 one,
                 exchange=replace(
                     one.exchange,

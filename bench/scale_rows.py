@@ -13,10 +13,12 @@ import time
 import uuid
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import cache
 from multiprocessing import get_context
 from typing import Any, Final
+
+from msgspec.structs import replace
 
 from bench.filled import REQUEST_HEADERS, RESPONSE_HEADERS
 from bench.words import prose

@@ -1,9 +1,10 @@
 """Derive the call of an exchange. A later version of Playhead can derive it again."""
 
 from collections.abc import Callable, Mapping
-from dataclasses import replace
 from decimal import Decimal
 from typing import Final
+
+from msgspec.structs import replace
 
 from calls.codec.encoding import Undecodable, decode_content
 from calls.codec.lenient_json import as_array, as_object, as_text

@@ -1,13 +1,16 @@
 """The types of the core: exchanges (what crossed the wire) and calls (what it meant).
 
-Everything here is immutable and has no behaviour beyond small look-ups. Header names and values are text
+Everything here is immutable and has no behaviour beyond small look-ups. What each exchange is made of are structs: making a frozen
+dataclass takes four to ten times as long. Header names and values are text
 in the isomorphic decoding of WHATWG Infra (one code point for each byte), so that no byte is lost or invented.
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from decimal import Decimal
 from typing import Final, Literal
+
+import msgspec
 
 type Json = bool | int | float | Decimal | str | Sequence[Json] | Mapping[str, Json] | None
 
@@ -38,8 +41,7 @@ class UnknownFormat(ValueError):
     """A record was written in a version of the trace format that this Playhead does not read."""
 
 
-@dataclass(frozen=True, slots=True)
-class Chunk:
+class Chunk(msgspec.Struct, frozen=True):
     """One piece of a body as it arrived."""
 
     at: int
@@ -52,8 +54,7 @@ class Chunk:
     kind: ChunkKind = "data"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Body:
+class Body(msgspec.Struct, frozen=True, kw_only=True):
     """The bytes of one message, after redaction, still content-encoded as they came."""
 
     data: bytes = b""
@@ -71,8 +72,7 @@ class Body:
 EMPTY_BODY = Body()
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Request:
+class Request(msgspec.Struct, frozen=True, kw_only=True):
     """One HTTP request, after redaction."""
 
     method: str
@@ -85,8 +85,7 @@ class Request:
     trailers: Headers = ()
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Response:
+class Response(msgspec.Struct, frozen=True, kw_only=True):
     """One HTTP response, after redaction. 1xx responses are not stored."""
 
     status: int
@@ -97,8 +96,7 @@ class Response:
     trailers: Headers = ()
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Exchange:
+class Exchange(msgspec.Struct, frozen=True, kw_only=True):
     """One HTTP request and its response as they crossed the wire, after redaction: the evidence."""
 
     id: str
@@ -158,8 +156,7 @@ class ToolCall:
     """The parsed value if the arguments are valid JSON, else their text."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Call:
+class Call(msgspec.Struct, frozen=True, kw_only=True):
     """One logical model or tool call, derived from one exchange."""
 
     exchanges: tuple[str, ...]
@@ -181,7 +178,7 @@ class Call:
     model_requested: str | None = None
     model_returned: str | None = None
     system_fingerprint: str | None = None
-    params: Mapping[str, Json] = field(default_factory=dict)
+    params: Mapping[str, Json] = msgspec.field(default_factory=dict)
     """Sampling parameters and other scalars of the request."""
 
     request: Json = None

@@ -7,8 +7,10 @@ that work unfinished (`Call.pending`). Exchanges that ran at the same time (hedg
 """
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Final
+
+from msgspec.structs import replace
 
 from calls.model import Call, Exchange, Outcome, is_answer_broken
 

@@ -1,7 +1,8 @@
 """Turn a recorded exchange into an answer: the same head, the same bytes in the same pieces, the same end."""
 
 from collections.abc import Callable
-from dataclasses import replace
+
+from msgspec.structs import replace
 
 from calls.model import Exchange, Headers, Response, header
 from calls.own_fields import is_own_field

@@ -8,11 +8,12 @@ header; ids that an agent sends for its own purposes never select a run. Each re
 import asyncio
 from collections import Counter
 from collections.abc import Awaitable, Callable, Iterable, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
 
 import msgspec
+from msgspec.structs import replace
 
 from calls.effects.questions import questions_for_program
 from calls.keys.profile import Profiles

@@ -1,8 +1,9 @@
 """Answer the requests of one replay: hold its position in the recording, count what happens, and report it."""
 
 import asyncio
+import dataclasses
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from functools import cache, lru_cache, partial
 from itertools import islice
 from typing import Any, Literal
@@ -10,6 +11,7 @@ from urllib.parse import urlsplit
 from weakref import WeakSet
 
 import msgspec
+from msgspec.structs import replace
 
 from calls.derive import derive_call
 from calls.keys.divergence import shorten_pointer
@@ -152,7 +154,7 @@ class Session:
             raise
         self.on_change(self.id)
         if answer and self.options.records_answers:
-            return replace(answer, recorded_outcome=answer.recorded_outcome or "completed")
+            return dataclasses.replace(answer, recorded_outcome=answer.recorded_outcome or "completed")
         return answer
 
     def _incoming(self, request: Request, actor: str | None, *, goes_live: bool) -> IncomingRequest:
@@ -255,7 +257,7 @@ class Session:
         exchange = match.recorded.exchange
         answer = self._served_answer(incoming, match, AdaptedAnswer(exchange=exchange, is_strict_match=True))
         self.on_change(self.id)
-        return answer and replace(answer, pieces=tuple(replay.pieces(exchange, self.options.pace)))
+        return answer and dataclasses.replace(answer, pieces=tuple(replay.pieces(exchange, self.options.pace)))
 
     async def _find_answer(self, incoming: IncomingRequest) -> Answer | None:
         if self.is_interrupted:
@@ -428,7 +430,7 @@ class Session:
             answer_waiting_client=answer_waiting_client,
             note_client_left=note_client_left,
         )
-        return answer if stream is None else replace(answer, pieces=tuple(stream.pieces(self.options.pace)))
+        return answer if stream is None else dataclasses.replace(answer, pieces=tuple(stream.pieces(self.options.pace)))
 
     def _mcp_stream(self, exchange: Exchange) -> McpSseStream | None:
         """Open a stream of MCP's older transport, if the exchange is one."""

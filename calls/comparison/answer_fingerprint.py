@@ -2,10 +2,11 @@
 
 import re
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import replace
 from decimal import Decimal
 from types import NoneType
 from typing import Final
+
+from msgspec.structs import replace
 
 from calls.codec.canonical import digest
 from calls.codec.json import InvalidJson, is_plain, make_writer, parse_json, write_plain_sorted

@@ -4,8 +4,10 @@ A model that outputs a key divides it over many events, none of which contains t
 The exchange stays as it was recorded; the call that is derived from it is searched again.
 """
 
+import dataclasses
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import replace
+
+from msgspec.structs import replace
 
 from calls.model import Call, Json, ToolCall
 
@@ -27,7 +29,7 @@ def clean_call(call: Call, clean: Clean) -> Call:
 
 
 def _clean_tool_call(tool: ToolCall, clean: Clean) -> ToolCall:
-    return replace(tool, arguments=_clean_json(tool.arguments, clean))
+    return dataclasses.replace(tool, arguments=_clean_json(tool.arguments, clean))
 
 
 def _all_texts(value: Json) -> Iterator[str]:

@@ -4,11 +4,12 @@ The same build of that server gives the same answer to the same request under an
 """
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any, Final, Literal
 from urllib.parse import urlsplit
 
 import httpx2
+from msgspec.structs import replace
 
 from calls.codec.json import parse_json_leniently
 from calls.codec.lenient_json import as_array, as_object

@@ -2,8 +2,9 @@
 
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
 from typing import Any
+
+from msgspec.structs import replace
 
 from calls.model import Call, Exchange, Usage
 from store.bundle.bundle import Bundle, Entry, call_members

@@ -5,8 +5,9 @@ again. An edit that cannot be applied fails here, when the replay is prepared, a
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 from typing import Any, Final
+
+from msgspec.structs import replace
 
 from calls import answer_form as forms
 from calls.codec.json import InvalidJson, dumps, parse_json

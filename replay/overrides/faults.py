@@ -1,10 +1,12 @@
 """Inject faults of a provider: an error in its own shape, a timeout, a cut or malformed body, a slow answer."""
 
+import dataclasses
 import math
 import re
 from collections.abc import Iterator, Mapping
-from dataclasses import replace
 from typing import Final
+
+from msgspec.structs import replace
 
 from calls import answer_form as forms
 from calls.codec.encoding import Undecodable, decode_content
@@ -158,7 +160,7 @@ def slow_down(answer: Answer, fault: Fault) -> Answer:
     size = fault.piece or (None if len(answer.pieces) > 1 else max(1, len(answer.body) // PIECES))
     data = [piece.data for piece in answer.pieces] if size is None else _split_pieces(answer.body, size)
     pieces = tuple(Piece(answer.at + pause * place, one) for place, one in enumerate(data, 1))
-    return replace(answer, pieces=pieces, end_at=max(answer.end_at, pieces[-1].at if pieces else 0))
+    return dataclasses.replace(answer, pieces=pieces, end_at=max(answer.end_at, pieces[-1].at if pieces else 0))
 
 
 def _split_pieces(data: bytes, size: int) -> list[bytes]:

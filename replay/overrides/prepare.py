@@ -4,14 +4,15 @@ An edit of a recorded answer becomes part of the recording. A fault comes before
 retry. An override that selects its calls by a match without a number also answers requests that were never recorded.
 """
 
+import dataclasses
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import replace
 from fnmatch import fnmatchcase
 from functools import cached_property
 from typing import Final
 
 import msgspec
+from msgspec.structs import replace
 
 from calls.derive import derive_keyed_call
 from calls.dialects.table import BY_NAME
@@ -158,7 +159,7 @@ def prepare_overrides(
             if isinstance(override.change, WholeAnswer):
                 whole.add(entry.exchange.id)
     gaps = tuple(gap for gap in bundle.gaps if gap.exchange not in whole)
-    return replace(bundle, entries=tuple(entries), gaps=gaps), OverrideEditor(overrides, plans, profiles)
+    return dataclasses.replace(bundle, entries=tuple(entries), gaps=gaps), OverrideEditor(overrides, plans, profiles)
 
 
 def _plan_override(plan: _StepPlan, override: Override, entry: Entry, key: KeyResult) -> Entry:
@@ -171,7 +172,7 @@ def _plan_override(plan: _StepPlan, override: Override, entry: Entry, key: KeyRe
         if plan.faults or plan.slow:
             raise CannotEdit("a fault precedes this edit; put the edit first")
         plan.edits.append(override)
-        return replace(entry, exchange=edits.apply_edit(entry.exchange, key, change))
+        return dataclasses.replace(entry, exchange=edits.apply_edit(entry.exchange, key, change))
     failed = faults.inject_fault(entry.exchange, key, change)
     if change.kind == "slow":
         plan.slow = override

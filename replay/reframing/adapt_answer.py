@@ -1,9 +1,9 @@
 """Adapt a recorded answer to a request with the same key: streamed or whole, in its encoding, with its drift."""
 
 from collections.abc import Iterable
-from dataclasses import replace
 
 import msgspec
+from msgspec.structs import replace
 
 from calls import answer_form as forms
 from calls.comparison.drift import drift_pointers

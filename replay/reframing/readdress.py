@@ -7,9 +7,10 @@ ignored. The same is true of progress tokens. Nothing else is changed.
 import re
 from bisect import bisect_left
 from collections.abc import Iterator, Mapping
-from dataclasses import replace
 from itertools import accumulate
 from typing import Final, Literal
+
+from msgspec.structs import replace
 
 from calls.codec.encoding import Undecodable, decode_content
 from calls.codec.json import InvalidJson, dumps, parse_json

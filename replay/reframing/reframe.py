@@ -5,9 +5,10 @@ requests for the other, marked as reframed. Its bytes are then not the recorded 
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 from itertools import accumulate
 from typing import Final
+
+from msgspec.structs import replace
 
 from calls.codec.json import dumps
 from calls.codec.lenient_json import as_object

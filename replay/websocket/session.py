@@ -1,12 +1,13 @@
 """Replay a WebSocket, and report to its client where it leaves the record."""
 
+import dataclasses
 import hashlib
 import re
 from collections.abc import Callable
-from dataclasses import replace
 from typing import Final
 
 import msgspec
+from msgspec.structs import replace
 
 from calls.codec.json import dumps
 from calls.codec.lenient_json import as_object
@@ -365,4 +366,4 @@ def with_redaction(answer: Answer | None, request: Request, redactor: Redactor) 
     if answer is None or answer.dialogue is None:
         return answer
     redactor = redactor.for_request(request.method, request.url, request.headers)
-    return replace(answer, dialogue=RedactingDialogue(answer.dialogue, redactor))
+    return dataclasses.replace(answer, dialogue=RedactingDialogue(answer.dialogue, redactor))

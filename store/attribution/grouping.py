@@ -4,10 +4,12 @@ The first exchange of a group looks like a call on its own, so it is stored in t
 when the second comes. The database is queried for it, so a store server that dies in between changes nothing.
 """
 
+import dataclasses
 import itertools
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from dataclasses import replace
 from typing import Any
+
+from msgspec.structs import replace
 
 from calls.model import Exchange
 from store.attribution import run_chains, tool_attribution
@@ -221,7 +223,7 @@ def _move_to_run(derived: DerivedExchange, run: str | None, stored_run: str | No
     exchange = derived.exchange
     if run is None or run == exchange.run:
         return derived
-    return replace(
+    return dataclasses.replace(
         derived, exchange=replace(exchange, run=run), previous_run=stored_run or derived.previous_run or exchange.run
     )
 
@@ -263,7 +265,7 @@ def _replace_exchange(derived: DerivedExchange, exchange: Exchange) -> DerivedEx
     return (
         derived
         if is_same_run
-        else replace(derived, exchange=exchange, previous_run=derived.previous_run or derived.exchange.run)
+        else dataclasses.replace(derived, exchange=exchange, previous_run=derived.previous_run or derived.exchange.run)
     )
 
 

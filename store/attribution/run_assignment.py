@@ -8,8 +8,9 @@ All evidence is added to `run_evidence` with its source. Assigning a run again c
 """
 
 from collections.abc import Callable
-from dataclasses import replace
 from typing import Final
+
+from msgspec.structs import replace
 
 from calls.model import Call, Exchange
 from calls.request_identifiers import RunEvidence, call_identifiers, run_id_for

@@ -6,8 +6,10 @@ depending on the answers, and never receives the answer to another request.
 """
 
 from collections.abc import Collection, Iterable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Final
+
+from msgspec.structs import replace
 
 from calls.model import Exchange
 from store.bundle.bundle import Bundle, Entry

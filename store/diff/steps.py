@@ -1,9 +1,11 @@
 """Read a run as the steps that a diff compares: a gist of each exchange, without its bodies."""
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass
 from decimal import Decimal
 from typing import Final
+
+from msgspec.structs import replace
 
 from calls.codec.canonical import canonical_parsed_json, digest
 from calls.comparison.alignment import AlignedCall

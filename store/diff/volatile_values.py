@@ -7,9 +7,11 @@ first run, wherever it occurs in either run. The resulting exchanges are for tri
 
 import re
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Final
 from urllib.parse import quote
+
+from msgspec.structs import replace
 
 from calls.codec.encoding import Undecodable, decode_content
 from calls.comparison.answer_volatile import VolatilePair, ignored_values

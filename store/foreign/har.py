@@ -7,12 +7,12 @@ so that memory holds one entry and the mapped file, whose pages the system can r
 from base64 import b64decode
 from binascii import Error as NotBase64
 from collections.abc import Iterator, Mapping
-from dataclasses import replace
 from datetime import datetime
 from typing import Any, Final
 from urllib.parse import urlencode
 
 import msgspec
+from msgspec.structs import replace
 
 from calls.codec.encoding import Undecodable, decode_content
 from calls.model import ChunkKind, Headers, Request, Response, header

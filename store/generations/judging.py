@@ -5,11 +5,11 @@ This runs in the store server, or in the helper process if one of the exchanges 
 
 import asyncio
 from collections.abc import AsyncIterator, Callable
-from dataclasses import replace
 from pathlib import Path
 from typing import Final
 
 import msgspec
+from msgspec.structs import replace
 
 from calls.model import Call, Exchange
 from store.generations.auto_session_file import AutoSession

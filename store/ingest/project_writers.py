@@ -6,10 +6,11 @@ its own writer and its own grouping into runs, so that nothing of one project is
 
 from collections import OrderedDict, defaultdict
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Final
 
 import msgspec
+from msgspec.structs import replace
 
 from calls.events import EffectBatch, Gap, ReplayReported
 from calls.model import Exchange

@@ -5,11 +5,11 @@ A large call always has one. Any other call has one if it is exact: if a list sh
 
 import hashlib
 from collections.abc import Mapping
-from dataclasses import replace
 from functools import lru_cache
 from typing import Any, Final
 
 import msgspec
+from msgspec.structs import replace
 
 from calls.codec.canonical import digest
 from calls.codec.json import dumps, parse_json_leniently

@@ -1,9 +1,10 @@
 """Write one exchange as a file: a bundle, an HTTP archive or a VCR cassette. Secrets are names of variables in it."""
 
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import replace
 from importlib.metadata import version
 from typing import Literal
+
+from msgspec.structs import replace
 
 from calls.model import Body, Chunk, Exchange, Headers, Response
 from store.bundle.bundle import Bundle, Entry, bundle_lines

@@ -1,10 +1,10 @@
 """Vercel's gateway in the AI SDK's own protocol, whose model stands in a header (`@ai-sdk/gateway` 3.0)."""
 
 import json
-from dataclasses import replace
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
 from calls.answer_form import requested_form
 from calls.keys.key import KeyResult, make_key

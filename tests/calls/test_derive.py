@@ -4,13 +4,13 @@ import gzip
 import json
 import re
 from collections.abc import Callable
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from msgspec.structs import replace
 
 from calls.derive import derive_call, deriver, unkeyed_deriver
 from calls.model import Body, Call, Exchange, Outcome, Response, ToolCall

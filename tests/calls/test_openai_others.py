@@ -1,13 +1,13 @@
 """What else OpenAI's API answers: completions, vectors, runs of threads, media. Keys, and what becomes of them as calls."""
 
 import json
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from msgspec.structs import replace
 
 from calls.derive import derive_call
 from calls.dialects.openai.embeddings import as_base64, as_numbers

@@ -1,11 +1,11 @@
 """OpenAI Responses: what is one request in several spellings, what is not, and what a request and an answer say."""
 
 import json
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
 from calls.derive import derive_call
 from calls.keys.key import make_key

@@ -7,13 +7,13 @@ import base64
 import gzip
 import json
 from collections.abc import Iterable
-from dataclasses import replace
 from decimal import Decimal
 from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from msgspec.structs import replace
 
 from calls.derive import derive_call
 from calls.keys.explain import explain_key

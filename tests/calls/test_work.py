@@ -1,10 +1,10 @@
 """Work that goes on after its answer and is looked after: one call, however often somebody looks."""
 
 import json
-from dataclasses import replace
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
 from calls.derive import derive_call
 from calls.model import Call

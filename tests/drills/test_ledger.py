@@ -1,9 +1,10 @@
 """The auditor audited: a ledger finds every way in which a record can be wrong, or the drills would prove nothing."""
 
+import dataclasses
 from collections.abc import Callable
-from dataclasses import replace
 
 import pytest
+from msgspec.structs import replace
 
 from calls.model import Body, Exchange, Request, Response
 from tests.drills.ledger import NAME, Comparison, Ledger, SeenRequest
@@ -13,7 +14,7 @@ BODY = b"all of it"
 
 def seen_request(number: int, **differently: object) -> SeenRequest:
     one = SeenRequest(name=f"agent.{number}", run="run", expected=BODY, status=200, body=BODY, end="whole")
-    return replace(one, **differently)  # type: ignore[arg-type]
+    return dataclasses.replace(one, **differently)  # type: ignore[arg-type]
 
 
 def exchange(number: int, body: bytes = BODY) -> Exchange:

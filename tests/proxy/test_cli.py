@@ -8,10 +8,11 @@ import socket
 import subprocess
 import sys
 from collections.abc import AsyncIterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
+from msgspec.structs import replace
 
 from calls.model import Exchange
 from store.active_profiles import load_profiles

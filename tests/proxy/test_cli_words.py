@@ -6,7 +6,6 @@ import subprocess
 import sys
 from collections.abc import Sequence
 from contextlib import AsyncExitStack, nullcontext
-from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from importlib import import_module
 from pathlib import Path
@@ -15,6 +14,7 @@ from typing import Any
 import click
 import pytest
 from click.testing import CliRunner
+from msgspec.structs import replace
 
 from proxy.cli import COMMANDS, HIDDEN, common, files, load_command, playhead
 from proxy.cli.common import parse_time

@@ -3,12 +3,12 @@
 import asyncio
 import errno
 import gzip
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from msgspec.structs import replace
 
 from calls.events import Data, ExchangeClosed, MessageEnded, RequestStarted, ResponseStarted, decode_records
 from calls.model import Exchange, Headers

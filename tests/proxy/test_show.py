@@ -1,12 +1,12 @@
 """What a person is shown of a run that is not whole: why, and where."""
 
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 from click.testing import CliRunner
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
+from msgspec.structs import replace
 
 from calls.comparison.envelope import EnvelopeBuilder
 from calls.proof.checkpoint import verifier_key

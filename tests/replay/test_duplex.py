@@ -1,9 +1,9 @@
 """Calls that are answered before their request ends: what is sent when, and what is refused."""
 
-from dataclasses import replace
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
 from calls.model import Body, Chunk, Exchange, Headers, Request, Response
 from calls.redaction.redactor import Redactor

@@ -1,10 +1,9 @@
 """The parts of a recorded response that are replayed, and those that the engine generates."""
 
-from dataclasses import replace
-
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from msgspec.structs import replace
 
 from calls.model import Headers, Outcome, Response
 from replay.answer import Answer, source_header

@@ -1,12 +1,13 @@
 """A replay from the first request to its report."""
 
 import asyncio
+import dataclasses
 import json
 import threading
-from dataclasses import replace
 from typing import Any, Literal
 
 import pytest
+from msgspec.structs import replace
 
 from calls.codec.json import dumps
 from calls.events import Gap
@@ -283,7 +284,7 @@ async def test_a_request_that_was_answered_before_all_of_it_was_sent_is_named_as
 
 async def test_an_exchange_with_a_gap_is_refused_with_the_reason_of_the_gap() -> None:
     run = run_of(told := exchange(chat("a"), model_answer("A")))
-    run = replace(run, gaps=(Gap("run-1", SECOND, "the disk was full", told.id),))
+    run = dataclasses.replace(run, gaps=(Gap("run-1", SECOND, "the disk was full", told.id),))
     assert "the disk was full" in (await miss_request(session_of(bundle=run), chat("a")))["detail"]
 
 
@@ -294,10 +295,10 @@ async def test_a_body_that_is_lacking_for_another_reason_than_its_size_is_not_sa
     told = exchange(cut, ok(b"{}")) if side == "request" else exchange(asked, truncate_body(ok(b"abc")))
     reason = "a body could not be redacted"
     own, loose = (Gap("run-1", SECOND, reason, whose) for whose in (told.id, None))
-    named = await miss_request(session_of(bundle=replace(run_of(told), gaps=(own,))), asked)
+    named = await miss_request(session_of(bundle=dataclasses.replace(run_of(told), gaps=(own,))), asked)
     assert reason in named["detail"]
     assert "body_limit" not in named["detail"] + named["playhead"]["fix"]
-    unnamed = await miss_request(session_of(bundle=replace(run_of(told), gaps=(loose,))), asked)
+    unnamed = await miss_request(session_of(bundle=dataclasses.replace(run_of(told), gaps=(loose,))), asked)
     assert reason in unnamed["detail"]
     assert "larger than body_limit" in unnamed["detail"]
 
@@ -556,7 +557,9 @@ async def test_a_client_that_leaves_while_its_large_request_is_keyed_makes_no_ri
 
 async def test_a_recording_that_does_not_tell_its_keys_does_not_blame_the_rules() -> None:
     run = run_of(exchange(chat("a"), model_answer("A")), exchange(chat("b"), model_answer("B"), number=2))
-    foreign = replace(run, profiles="none", entries=tuple(replace(entry, call=None) for entry in run.entries))
+    foreign = dataclasses.replace(
+        run, profiles="none", entries=tuple(dataclasses.replace(entry, call=None) for entry in run.entries)
+    )
     session = session_of(bundle=foreign)
     assert (await miss_request(session, chat("c")))["playhead"]["reason"] == "no_match"
     await answer_request(session, chat("a"))

@@ -4,8 +4,9 @@ import hashlib
 import itertools
 import json
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import replace
 from typing import Any
+
+from msgspec.structs import replace
 
 from calls.model import Body, Call, Chunk, Exchange, Headers, Json, Request, Response, ToolCall, Usage
 from store.ingest.batch_writer import DerivedExchange

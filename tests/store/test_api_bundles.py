@@ -1,14 +1,15 @@
 """Bundles over REST: exported as imported, stored once however often they are sent, and never overwriting another run."""
 
+import dataclasses
 import json
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
-from dataclasses import replace
 from pathlib import Path
 from unittest.mock import patch
 
 import asyncpg
 import pytest
+from msgspec.structs import replace
 
 from calls.events import Gap, ReplayReported
 from calls.model import Exchange
@@ -32,7 +33,9 @@ def conversation(run: str, first: int = 0, count: int = 3) -> list[Exchange]:
 
 def content(run: str, exchanges: list[Exchange], *gaps: Gap) -> bytes:
     """Write a bundle file."""
-    return b"".join(bundle_lines(replace(made.bundle(exchanges, gaps), run={"id": run, "labels": {"from": "test"}})))
+    return b"".join(
+        bundle_lines(dataclasses.replace(made.bundle(exchanges, gaps), run={"id": run, "labels": {"from": "test"}}))
+    )
 
 
 async def fetch_bundle(house: House, run: str) -> Bundle:
@@ -198,7 +201,7 @@ async def test_exchanges_that_another_run_has_are_not_lost_in_silence(tmp_path: 
 
 def first(change: dict[str, object]) -> list[Exchange]:
     whole = conversation("bad")
-    return [replace(whole[0], **change), *whole[1:]]  # type: ignore[arg-type] # any of its fields
+    return [replace(whole[0], **change), *whole[1:]]
 
 
 def split(value: str) -> list[Exchange]:

@@ -2,10 +2,11 @@
 
 import asyncio
 import json
-from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
+
+from msgspec.structs import replace
 
 from calls.derive import derive_call
 from calls.model import Body, Exchange

@@ -1,11 +1,11 @@
 """A stream that ends in an error, or without its end mark, under status 200 is a failure wherever failures are looked for."""
 
 from collections.abc import AsyncIterator
-from dataclasses import replace
 from pathlib import Path
 from typing import Any, Final, Literal
 
 import pytest
+from msgspec.structs import replace
 
 from calls.model import Exchange, Outcome, is_answer_broken
 from store.bundle.bundle import Bundle, Entry, bundle_lines

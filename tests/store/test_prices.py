@@ -1,7 +1,6 @@
 """What calls cost: by their own usage, at the prices of their day; and no figure where nobody can know."""
 
 import json
-from dataclasses import replace
 from decimal import Decimal
 from typing import Any
 
@@ -9,6 +8,7 @@ import pytest
 from genai_prices import Usage, calc_price
 from genai_prices.data_snapshot import set_custom_snapshot
 from hypothesis import given
+from msgspec.structs import replace
 
 from calls.derive import derive_call
 from calls.model import Call, Exchange

@@ -5,12 +5,12 @@ import datetime as dt
 import hashlib
 import random
 from collections.abc import Sequence
-from dataclasses import replace
 from decimal import Decimal
 from functools import partial
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
 from calls.events import Gap, ReplayReported
 from calls.model import Body, Call, Exchange

@@ -2,10 +2,10 @@
 
 import random
 from collections.abc import Iterable
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from msgspec.structs import replace
 
 from calls.events import Data, MessageEnded, Record, RequestStarted, encode_records
 from calls.exchange_builder import exchange_events

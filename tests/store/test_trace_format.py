@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import jsonschema
+import msgspec
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -89,7 +90,8 @@ def test_a_bundle_with_calls_and_references_fits_the_schema() -> None:
 
 def bundle_members(call: Call) -> dict[str, Any]:
     """A call with the members that a bundle tells."""
-    whole = dataclasses.asdict(call) | {"nth": 0}
+    tool_calls = [dataclasses.asdict(tool) for tool in call.tool_calls]
+    whole = msgspec.structs.asdict(call) | {"usage": dataclasses.asdict(call.usage), "tool_calls": tool_calls, "nth": 0}
     return {name: whole[name] for name in CALL_MEMBERS}
 
 
@@ -108,13 +110,13 @@ def test_the_schema_refuses_what_is_no_line() -> None:
 def test_every_field_of_the_model_is_in_the_schema(model: Any, place: str | None) -> None:
     whole = schema("exchange")
     members = set((whole["$defs"][place] if place else whole)["properties"])
-    for field in dataclasses.fields(model):
+    for field in msgspec.structs.fields(model):
         assert AS_BYTES.get(field.name, {RENAMED.get(field.name, field.name)}) <= members
 
 
 def test_every_field_of_a_call_is_in_the_schema() -> None:
     members = schema("call")["properties"]
-    assert {field.name for field in dataclasses.fields(Call)} <= set(members)
+    assert {field.name for field in msgspec.structs.fields(Call)} <= set(members)
     assert {field.name for field in dataclasses.fields(Usage)} == set(members["usage"]["properties"])
     assert set(schema("call")["required"]) | {"warnings", "nth"} == set(CALL_MEMBERS)
 

@@ -7,12 +7,13 @@ import re
 import tempfile
 import uuid
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Annotated
 
 import msgspec
 from fastapi import APIRouter, Query, Request, Response
+from msgspec.structs import replace
 
 from calls.events import EffectBatch, Gap
 from calls.model import Exchange, UnknownFormat

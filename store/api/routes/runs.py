@@ -3,13 +3,13 @@
 import asyncio
 from collections import Counter
 from collections.abc import AsyncIterator, Mapping, Sequence
-from dataclasses import replace
 from functools import partial
 from itertools import count, zip_longest
 from typing import Annotated, Any, Literal
 
 from fastapi import APIRouter, Depends, Query, Request, Response
 from fastapi.responses import StreamingResponse
+from msgspec.structs import replace
 from pydantic import BaseModel, ConfigDict, Field, StringConstraints
 
 from calls.comparison.envelope import EnvelopeBuilder

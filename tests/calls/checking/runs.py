@@ -1,8 +1,10 @@
 """Runs to check, made without bytes: an agent that looks a record up and deletes it."""
 
-from dataclasses import replace
+import dataclasses
 from decimal import Decimal
 from typing import Any
+
+from msgspec.structs import replace
 
 from calls.checking.check import CheckResult, check_run
 from calls.checking.checked_run import CheckedRun, CheckedStep
@@ -78,7 +80,7 @@ def with_step(run: CheckedRun, number: int, **changed: Any) -> CheckedRun:
     return CheckedRun(
         run.name,
         tuple(
-            replace(one, **changed, call=replace(one.call, **call)) if one.number == number else one
+            dataclasses.replace(one, **changed, call=replace(one.call, **call)) if one.number == number else one
             for one in run.steps
         ),
     )

@@ -1,10 +1,10 @@
 """Which parts of two answers must agree for them to be the same."""
 
-from dataclasses import replace
 from decimal import Decimal
 
 import pytest
 from hypothesis import example, given
+from msgspec.structs import replace
 
 from calls.codec.json import dumps, parse_json
 from calls.comparison import answer_fingerprint

@@ -5,12 +5,12 @@ import random
 import tomllib
 import uuid
 from collections.abc import Sequence
-from dataclasses import replace
 from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from msgspec.structs import replace
 
 from calls.comparison.calibrate import Calibration, Finding, calibrate
 from calls.comparison.field_heuristics import Guess

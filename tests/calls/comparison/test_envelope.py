@@ -1,6 +1,6 @@
 """The envelope says what was captured of a run, and what was not."""
 
-from dataclasses import replace
+from msgspec.structs import replace
 
 from calls.comparison.envelope import MOST_STEPS, MOST_VALUES, EnvelopeBuilder
 from calls.model import Body, Call, Exchange, Request, Response
@@ -13,7 +13,7 @@ def model_step(number: int, **more: object) -> tuple[int, Exchange, Call]:
     called = replace(
         model_call(one), request={"messages": []}, model_requested="gpt-4o", model_returned="gpt-4o-2026-05-13"
     )
-    return number, one, replace(called, **more)  # type: ignore[arg-type]
+    return number, one, replace(called, **more)
 
 
 def test_what_was_captured_has_its_steps() -> None:

@@ -1,6 +1,5 @@
-from dataclasses import replace
-
 import pytest
+from msgspec.structs import replace
 
 from calls.model import Call, Json, ToolCall
 from calls.redaction.call import clean_call

@@ -1,9 +1,9 @@
 """Edits of recorded answers, whole and streamed, judged by what the dialect reads from them afterwards."""
 
-from dataclasses import replace
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
 from calls.codec.json import dumps
 from calls.derive import derive_call

@@ -3,10 +3,10 @@
 import gzip
 import json
 from collections.abc import Iterator
-from dataclasses import replace
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
 from calls.codec.json import dumps, parse_json
 from calls.codec.lenient_json import as_object

@@ -6,12 +6,12 @@ import re
 import time
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 from fastapi.routing import APIRoute
+from msgspec.structs import replace
 
 from calls.derive import derive_call
 from calls.events import ReplayReported

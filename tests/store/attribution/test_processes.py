@@ -3,10 +3,10 @@
 import itertools
 import json
 from collections.abc import Iterator, Sequence
-from dataclasses import replace
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
 from calls.model import Exchange
 from store.attribution.grouping import RunGrouping

@@ -3,12 +3,12 @@
 import itertools
 import json
 from collections.abc import Sequence
-from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
 from calls.derive import derive_call
 from calls.events import Gap, encode_records

@@ -2,12 +2,12 @@
 
 import itertools
 import json
-from dataclasses import replace
 from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from msgspec.structs import replace
 
 from calls.model import Exchange
 from store.attribution.correlation_ids import produced_ids, referenced_ids

@@ -4,12 +4,12 @@ import itertools
 import json
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import replace
 from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from msgspec.structs import replace
 
 from calls.model import Exchange, ToolCall
 from store.attribution.grouping import RunGrouping

@@ -1,15 +1,16 @@
 """Bundles: reading returns exactly what was written, or names the damaged line."""
 
+import dataclasses
 import gzip
 import io
 import json
-from dataclasses import replace
 from decimal import Decimal
 from pathlib import Path
 
 import pytest
 from hypothesis import assume, given
 from hypothesis import strategies as st
+from msgspec.structs import replace
 
 from calls.events import Gap
 from calls.model import Body, Exchange, UnknownFormat
@@ -49,7 +50,7 @@ def split(data: bytes) -> list[bytes]:
 
 @given(st.lists(exchanges, max_size=3), st.lists(gaps, max_size=2))
 def test_every_exchange_comes_back_exactly(made: list[Exchange], found: list[Gap]) -> None:
-    given_bundle = replace(bundle(made, found), effects=(effect_batch(0), effect_batch(1)) if found else ())
+    given_bundle = dataclasses.replace(bundle(made, found), effects=(effect_batch(0), effect_batch(1)) if found else ())
     again = read_bundle(lines_of(given_bundle))
     assert again == given_bundle
     assert lines_of(again) == lines_of(given_bundle)

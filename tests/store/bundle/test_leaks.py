@@ -2,10 +2,10 @@
 
 import gzip
 import json
-from dataclasses import replace
 
 import pytest
 from hypothesis import given, settings
+from msgspec.structs import replace
 
 from calls.model import Body, Chunk, Exchange
 from calls.redaction.redactor import Redactor

@@ -1,11 +1,11 @@
 """Several exchanges that are one call: it is listed once, with the first request and the last answer."""
 
 from collections.abc import Sequence
-from dataclasses import replace
 from functools import partial
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
 from calls.derive import derive_call
 from calls.model import Exchange, Request

@@ -1,9 +1,11 @@
 """Comparisons of two runs: each cause of a difference, and what follows from it."""
 
+import dataclasses
 import json
 from collections.abc import Sequence
-from dataclasses import replace
 from typing import Any
+
+from msgspec.structs import replace
 
 from calls.model import Exchange
 from store.active_profiles import load_profiles
@@ -172,7 +174,7 @@ def test_a_secret_that_only_an_assembled_answer_has_is_not_shown() -> None:
     made = exchange(url=url, request=b'{"model":"m","messages":[],"stream":true}', response=stream)
     assert made.response is not None
     streamed = replace(made, response=replace(made.response, headers=(("content-type", "text/event-stream"),)))
-    reading = replace(READING, clean=lambda text: text.replace("sk-1234abc", "PLAYHEAD"))
+    reading = dataclasses.replace(READING, clean=lambda text: text.replace("sk-1234abc", "PLAYHEAD"))
     other = exchange(url=url, request=b'{"model":"m","messages":[],"stream":true}')
     told = compare_runs(("one", [streamed]), ("other", [other]), reading)
     assert "PLAYHEAD" in str(told)

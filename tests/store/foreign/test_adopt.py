@@ -1,9 +1,9 @@
 """Imported interactions are redacted and get ids and an order, as if they had been recorded."""
 
 import gzip
-from dataclasses import replace
 
 import msgspec
+from msgspec.structs import replace
 
 from calls.model import Exchange, Request, Response
 from calls.redaction.redactor import Redactor

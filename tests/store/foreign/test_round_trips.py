@@ -6,7 +6,6 @@ import json
 import warnings
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import replace
 from pathlib import Path
 
 import jsonschema
@@ -14,6 +13,7 @@ import pytest
 import vcr
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from msgspec.structs import replace
 from vcr.cassette import Cassette
 
 from calls.derive import derive_call

@@ -1,6 +1,7 @@
 """The batch writer stores each exchange once and completely, also when Postgres fails or is killed."""
 
 import asyncio
+import dataclasses
 import datetime as dt
 import os
 import shutil
@@ -9,7 +10,6 @@ import tempfile
 import time
 import uuid
 from collections.abc import Iterator, Sequence
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +17,7 @@ import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from msgspec.structs import replace
 
 from calls.events import Gap
 from calls.model import Exchange
@@ -189,7 +190,7 @@ async def test_a_bad_call_does_not_keep_its_neighbours_from_being_stored(databas
     bad = tool_exchange(1)
     assert bad.call
     done = await BatchWriter(database).write_batch(
-        [tool_exchange(0), replace(bad, call=replace(bad.call, key="nonsense")), tool_exchange(2)]
+        [tool_exchange(0), dataclasses.replace(bad, call=replace(bad.call, key="nonsense")), tool_exchange(2)]
     )
     assert (done.exchanges, [gap.exchange for gap in done.quarantined]) == (2, [bad.exchange.id])
 

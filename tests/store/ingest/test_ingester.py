@@ -3,10 +3,10 @@
 import asyncio
 from collections import deque
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from msgspec.structs import replace
 
 from calls.events import EffectBatch, Gap, Record, ReplayReported, encode_records
 from calls.exchange_builder import exchange_events

@@ -2,11 +2,11 @@
 
 import asyncio
 import hashlib
-from dataclasses import replace
 from pathlib import Path
 
 import httpx2
 import pytest
+from msgspec.structs import replace
 
 from calls.events import encode_records
 from calls.exchange_builder import exchange_events

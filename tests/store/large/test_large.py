@@ -6,7 +6,6 @@ import json
 import resource
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
-from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -14,6 +13,7 @@ from typing import Any
 import httpx2
 import pytest
 from fastapi import Request
+from msgspec.structs import replace
 from starlette.types import Message
 
 from calls.derive import derive_call

@@ -3,10 +3,10 @@
 import asyncio
 import time
 import uuid
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from msgspec.structs import replace
 
 from calls.model import Exchange
 from store.database.connection import Database

@@ -1,10 +1,10 @@
 """A run is exported as a trace whose spans have ids, times, links, counts and content as recorded."""
 
 import json
-from dataclasses import replace
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 from opentelemetry.proto.trace.v1.trace_pb2 import Span, Status
 
 from calls.events import Gap

@@ -1,8 +1,9 @@
 """Texts of the kind that attack a page, and a run that says them everywhere."""
 
 import json
-from dataclasses import replace
 from typing import Any, Final
+
+from msgspec.structs import replace
 
 from calls.events import Gap
 from calls.model import Body, Exchange

@@ -3,8 +3,9 @@
 import itertools
 import json
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import replace
 from typing import Any, Final
+
+from msgspec.structs import replace
 
 from calls.derive import derive_call
 from calls.effects.items import Item, count_results, encode_items

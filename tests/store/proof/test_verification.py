@@ -1,15 +1,16 @@
 """A run that was stored verifies, and any change of it is found and named."""
 
 import asyncio
+import dataclasses
 import random
 import uuid
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import asyncpg
 import pytest
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
+from msgspec.structs import replace
 
 from calls.events import EffectBatch, Gap
 from calls.model import Exchange
@@ -74,7 +75,7 @@ async def sealed_database(database: Database, copies: Path) -> Database:
     await writer.write_batch([tool_exchange(2, run="other")])
     gap = Gap(RUN, NOON + 5 * SECOND, "the disk was full", exchange(1).id, 2)
     await writer.write_batch(
-        [replace(tool_exchange(3), exchange=replace(exchange(3), response=None, first_byte_at=None))], [gap]
+        [dataclasses.replace(tool_exchange(3), exchange=replace(exchange(3), response=None, first_byte_at=None))], [gap]
     )
     await writer.write_batch((), effects=[effect_batch(0, RUN, NOON)])
     await Sealer(database, SIGNING_KEYS, copies).seal("default")
@@ -235,14 +236,14 @@ async def test_what_moves_to_another_run_is_proven_there(database: Database, cop
     writer = BatchWriter(database)
     gap = Gap("guess", NOON, "the disk was full", exchange(1).id)
     await writer.write_batch([tool_exchange(0, run="guess"), tool_exchange(1, run="guess")], [gap])
-    moved = replace(tool_exchange(1, run=RUN), previous_run="guess")
+    moved = dataclasses.replace(tool_exchange(1, run=RUN), previous_run="guess")
     await writer.write_batch([moved])
     await Sealer(database, SIGNING_KEYS, copies).seal("default")
     found, left = await verify(database, copies), await verify(database, copies, "guess")
     assert (found.verdict, found.proven, found.findings) == ("verified", 2, [])
     assert (left.verdict, left.proven, left.findings) == ("verified", 1, [])
     # Back again, and the other exchange as well: then the run that it came from is dissolved.
-    back = [replace(tool_exchange(number, run="guess"), previous_run=RUN) for number in (1,)]
+    back = [dataclasses.replace(tool_exchange(number, run="guess"), previous_run=RUN) for number in (1,)]
     await writer.write_batch(back)
     await Sealer(database, SIGNING_KEYS, copies).seal("default")
     found = await verify(database, copies, "guess")
@@ -401,7 +402,9 @@ async def test_a_run_that_is_gone_without_a_record_is_missed(sealed_database: Da
     # Both exchanges of this one go to our run, and so the run is dissolved.
     await BatchWriter(sealed_database).write_batch([tool_exchange(5, run="guess")])
     await verify_all()
-    await BatchWriter(sealed_database).write_batch([replace(tool_exchange(5, run=RUN), previous_run="guess")])
+    await BatchWriter(sealed_database).write_batch(
+        [dataclasses.replace(tool_exchange(5, run=RUN), previous_run="guess")]
+    )
     found = await verify_all()
     assert (found.verdict, found.findings, found.proven) == ("verified", [], 7)
     await execute(sealed_database, "DELETE FROM runs WHERE id = $1", RUN)

@@ -2,10 +2,10 @@
 
 import json
 from collections.abc import Iterator
-from dataclasses import replace
 from functools import partial
 
 import pytest
+from msgspec.structs import replace
 
 from calls.derive import derive_call
 from calls.model import Exchange
@@ -40,7 +40,7 @@ def with_answer(one: Exchange, message: object, **more: object) -> Exchange:
     """The exchange with another message as its answer."""
     assert one.response is not None
     answer = json.dumps({"model": "m", "choices": [{"message": message, "finish_reason": "stop"}]}).encode()
-    return replace(one, response=replace(one.response, body=body(answer)), **more)  # type: ignore[arg-type]
+    return replace(one, response=replace(one.response, body=body(answer)), **more)
 
 
 def mcp_request(one: Exchange) -> Exchange:

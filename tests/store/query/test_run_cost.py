@@ -2,11 +2,11 @@
 
 import json
 from collections.abc import AsyncIterator, Sequence
-from dataclasses import replace
 from pathlib import Path
 from typing import Any, cast
 
 import pytest
+from msgspec.structs import replace
 from sqlalchemy import RowMapping
 
 from calls.model import Exchange

@@ -1,11 +1,11 @@
 """Bodies go before their run: what was said is gone from everywhere, and what is known about it stays, with its proof."""
 
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import httpx2
 import pytest
+from msgspec.structs import replace
 
 from calls.effects.items import encode_items
 from calls.events import EffectBatch

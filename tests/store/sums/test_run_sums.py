@@ -1,10 +1,11 @@
 """The stored sums give the same statistics as the calls themselves, also while they lag behind."""
 
+import dataclasses
 from collections.abc import Sequence
-from dataclasses import replace
 from functools import partial
 
 import pytest
+from msgspec.structs import replace
 from sqlalchemy import func, select
 
 from calls.derive import derive_call
@@ -71,7 +72,7 @@ async def compare(
         expected = await statistics(database, served, grouping, uses_sums=False)
         assert await statistics(database, served, grouping) == expected, grouping
     # No stored sums have this: it is answered from the calls and their marks.
-    unserved = replace(served, min_duration=served.min_duration or 0)
+    unserved = dataclasses.replace(served, min_duration=served.min_duration or 0)
     if unserved == served:
         return
     expected = await statistics(database, unserved, groupings[0], uses_sums=False)

@@ -1,11 +1,11 @@
 """The documents of a stored run are those that its exchanges alone give."""
 
 from collections.abc import AsyncIterator, Sequence
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
 from calls.derive import derive_call
 from calls.model import Exchange

@@ -3,13 +3,13 @@
 import ast
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 from unittest.mock import Mock
 
 import httpx2
 import pytest
+from msgspec.structs import replace
 
 from calls.derive import derive_call
 from store.api.app import create_app
