@@ -9,9 +9,10 @@ call. `calls.repeated`: the exchange is a poll that repeats an answer. Sums read
 import uuid
 from collections import defaultdict
 from collections.abc import Sequence
-from typing import Final
+from functools import cache
+from typing import Any, Final
 
-from sqlalchemy import ARRAY, Text, any_, literal, or_, select, update
+from sqlalchemy import ARRAY, Select, Text, Uuid, any_, bindparam, or_, select, update
 
 from store.call_graph.retry_query import ANSWER_COLUMNS, RetryGroups, is_among
 from store.database.asyncio_engine import AsyncConnection
@@ -26,12 +27,9 @@ async def mark_attempts(
     connection: AsyncConnection, project: str, runs: Sequence[str], groups: RetryGroups
 ) -> set[str]:
     """Set the marks of these runs, whose retry groups are given; return those that have an exchange that failed."""
-    columns = (calls.c.id, calls.c.run, *(calls.c[name] for name in ANSWER_COLUMNS), *_COLUMNS)
-    is_failed = is_failed_exchange().label("is_failed")
     superseded, repeated = set(groups.superseded_exchanges), set(groups.repeated_polls)
-    suspect = or_(is_failed_exchange(), *_COLUMNS, is_among(superseded | repeated))
-    of_runs = (calls.c.project == project, calls.c.run == any_(literal(list(runs), ARRAY(Text))))
-    rows = (await connection.execute(select(*columns, is_failed).where(*of_runs, suspect))).mappings().all()
+    of_runs = {"project": project, "runs": list(runs), "marked": list(superseded | repeated)}
+    rows = (await connection.execute(_suspects(), of_runs)).mappings().all()
     changed: defaultdict[_Marks, list[uuid.UUID]] = defaultdict(list)
     for row in rows:
         marks: _Marks = (
@@ -48,3 +46,16 @@ async def mark_attempts(
 
 
 _COLUMNS: Final = (calls.c.failed, calls.c.superseded, calls.c.repeated)
+
+
+# Made once, as the statements of `sums.run_sums`.
+@cache
+def _suspects() -> Select[Any]:
+    """Select the exchanges of `runs` that failed, that have a mark, or that are `marked`."""
+    columns = (calls.c.id, calls.c.run, *(calls.c[name] for name in ANSWER_COLUMNS), *_COLUMNS)
+    is_marked = calls.c.id == any_(bindparam("marked", type_=ARRAY(Uuid)))
+    return select(*columns, is_failed_exchange().label("is_failed")).where(
+        calls.c.project == bindparam("project"),
+        calls.c.run == any_(bindparam("runs", type_=ARRAY(Text))),
+        or_(is_failed_exchange(), *_COLUMNS, is_marked),
+    )

@@ -118,9 +118,14 @@ def _latency(nanoseconds: ColumnElement[Any]) -> ColumnElement[Any]:
     return case((nanoseconds.is_(None), cast(null(), ARRAY(SmallInteger))), else_=array([class_column(nanoseconds)]))
 
 
-def hour_rows(conditions: Iterable[ColumnElement[bool]], groups: RetryGroups) -> Select[Any]:
-    """Select a row for the equal exchanges of each run and hour, with all columns of `call_sums`."""
-    rows = exchange_rows(conditions, groups).subquery("rows")
+def hour_rows(
+    conditions: Iterable[ColumnElement[bool]], superseded: ColumnElement[Any], repeated: ColumnElement[Any]
+) -> Select[Any]:
+    """Select a row for the equal exchanges of each run and hour, with all columns of `call_sums`.
+
+    `superseded` and `repeated` are arrays of those exchanges that retry groups say this of.
+    """
+    rows = _rows(conditions, calls.c.id != func.all(superseded), calls.c.id != func.all(repeated)).subquery("rows")
     traits = [rows.c[name] for name in TRAITS]
     place = func.row_number().over(partition_by=[rows.c.run, rows.c.hour], order_by=traits).label("place")
     sums = [func.sum(rows.c[name]).cast(call_sums.c[name].type).label(name) for name in COUNTS]

@@ -7,6 +7,7 @@ been tried again. So the work does not grow with the length of a run. Which of i
 
 from collections import defaultdict
 from collections.abc import AsyncIterator, Collection, Iterable, Mapping, Sequence
+from functools import cache
 from typing import Any, Final
 
 import asyncpg
@@ -14,18 +15,22 @@ from sqlalchemy import (
     ARRAY,
     BigInteger,
     ColumnElement,
+    Table,
     Text,
+    Uuid,
     any_,
+    bindparam,
     column,
     delete,
     func,
     insert,
-    literal,
+    literal_column,
     or_,
     select,
     text,
     tuple_,
 )
+from sqlalchemy.sql.dml import ReturningDelete, ReturningInsert
 
 from store.call_graph.retry_query import load_retry_groups
 from store.database.asyncio_engine import AsyncConnection
@@ -104,48 +109,64 @@ def changed_hours(rows: Iterable[FeedRow]) -> tuple[Hours, set[str]]:
 
 async def sum_runs(connection: AsyncConnection, project: str, hours: Mapping[str, Collection[int] | None]) -> None:
     """Make the sums of these hours of these runs anew; of all hours for None."""
-    await connection.execute(_PLAN_FOR_ANY_RUNS)
     # Locked against being deleted, which would leave sums of a run that is gone; ingest may update it meanwhile.
-    locked = select(runs.c.id).where(runs.c.project == project, _is_any(runs.c.id, hours))
-    locked = locked.order_by(runs.c.id).with_for_update(read=True, key_share=True)
-    names = list((await connection.execute(locked)).scalars())
+    names = list((await connection.execute(_LOCK_RUNS, {"project": project, "runs": list(hours)})).scalars())
     if not names:
         return
-    whole = [name for name in names if hours[name] is None]
     parts = [(name, hour) for name in names for hour in hours[name] or ()]
     groups = await load_retry_groups(connection, project, names)
-
-    part_runs, part_hours = [run for run, _ in parts], [hour for _, hour in parts]
-    unnested = func.unnest(literal(part_runs, ARRAY(Text)), literal(part_hours, ARRAY(BigInteger)))
-    part = unnested.table_valued(column("run", Text), column("hour", BigInteger), name="part").render_derived()
-
-    def is_meant(run: ColumnElement[str], hour: ColumnElement[Any]) -> ColumnElement[bool]:
-        return or_(_is_any(run, whole), tuple_(run, hour).in_(select(part.c.run, part.c.hour)))
-
-    begin = calls.c.started_at - calls.c.started_at % literal(HOUR, BigInteger)
     failed = await mark_attempts(connection, project, names, groups)
-    removed = delete(call_sums).where(
-        call_sums.c.project == project, _is_any(call_sums.c.run, names), is_meant(call_sums.c.run, call_sums.c.hour)
+    values = {
+        "project": project,
+        "runs": names,
+        "whole": [name for name in names if hours[name] is None],
+        "part_runs": [run for run, _ in parts],
+        "part_hours": [hour for _, hour in parts],
+    }
+    changed = set((await connection.execute(_delete_hours(), values)).scalars())
+    values |= {"superseded": groups.superseded_exchanges, "repeated": groups.repeated_polls}
+    changed |= set((await connection.execute(_add_hours(), values)).scalars())
+    driver = await _driver(connection)
+    await forget_days(driver, project, changed)
+    await sum_totals(driver, project, {name: hours[name] for name in names}, failed)
+
+
+# Made once: to make them takes ten times as long as to execute them for a batch.
+@cache
+def _delete_hours() -> ReturningDelete[int]:
+    return delete(call_sums).where(*_in_hours(call_sums, call_sums.c.hour)).returning(call_sums.c.hour)
+
+
+@cache
+def _add_hours() -> ReturningInsert[int]:
+    hour = calls.c.started_at - calls.c.started_at % literal_column(str(HOUR), BigInteger)
+    rows = hour_rows(
+        _in_hours(calls, hour), *(bindparam(name, type_=ARRAY(Uuid)) for name in ("superseded", "repeated"))
     )
-    changed = set((await connection.execute(removed.returning(call_sums.c.hour))).scalars())
-    rows = hour_rows((calls.c.project == project, _is_any(calls.c.run, names), is_meant(calls.c.run, begin)), groups)
     sums = rows.subquery("sums")
     added = insert(call_sums).from_select([one.name for one in sums.columns], select(sums))
-    changed |= set((await connection.execute(added.returning(call_sums.c.hour))).scalars())
-    await forget_days(await _driver(connection), project, changed)
-    await sum_totals(await _driver(connection), project, {name: hours[name] for name in names}, failed)
+    return added.returning(call_sums.c.hour)
 
 
-def _is_any(run: ColumnElement[str], names: Iterable[str]) -> ColumnElement[bool]:
-    """Condition: the run is one of these, however many, in one statement for all numbers of runs."""
-    return run == any_(literal(list(names), ARRAY(Text)))
+def _in_hours(table: Table, hour: ColumnElement[Any]) -> tuple[ColumnElement[bool], ...]:
+    """Conditions: the row is of one of the `runs`, and this is in the `whole` ones or the hour is one of the parts."""
+    runs, whole, part_runs = (bindparam(name, type_=ARRAY(Text)) for name in ("runs", "whole", "part_runs"))
+    unnested = func.unnest(part_runs, bindparam("part_hours", type_=ARRAY(BigInteger)))
+    part = unnested.table_valued(column("run", Text), column("hour", BigInteger), name="part").render_derived()
+    is_part = tuple_(table.c.run, hour).in_(select(part.c.run, part.c.hour))
+    return (
+        table.c.project == bindparam("project"),
+        table.c.run == any_(runs),
+        or_(table.c.run == any_(whole), is_part),
+    )
 
 
-# Planning for these very runs, over all daily partitions, takes longer than the statements do. If the host dies before the sums are on disk,
-# the position in the feed is lost with them (`feed.consumer`).
-_PLAN_FOR_ANY_RUNS: Final = text(
-    "SELECT set_config('plan_cache_mode', 'force_generic_plan', true), set_config('synchronous_commit', 'off', true)"
-)
+# Planning the other statements for these very runs, over all daily partitions, takes longer than they do. If the host dies before the sums
+# are on disk, the position in the feed is lost with them (`feed.consumer`).
+_LOCK_RUNS: Final = text("""
+SELECT id, set_config('plan_cache_mode', 'force_generic_plan', true), set_config('synchronous_commit', 'off', true)
+FROM runs WHERE project = :project AND id = ANY (CAST(:runs AS text[])) ORDER BY id FOR KEY SHARE
+""")
 
 
 async def _delete_sums(connection: AsyncConnection, project: str, names: Collection[str]) -> None:
