@@ -7,7 +7,7 @@ lets a server respond before the request is complete. The messages of a WebSocke
 response head has arrived.
 """
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from heapq import merge
 from typing import Final, Literal
@@ -21,7 +21,7 @@ from calls.events import (
     ResponseStarted,
     Side,
 )
-from calls.model import Body, Chunk, Exchange, Headers, Outcome, Request, Response
+from calls.model import Body, Chunk, Exchange, Headers, Request, Response
 
 type State = Literal[
     "idle",
@@ -163,22 +163,13 @@ class ExchangeBuilder:
         """Build the exchange so far. An unfinished one has the outcome `server_closed` and no end time."""
         if self._request is None:
             raise NoRequestHead("the builder received no request head: check has_begun before build()")
-        head, closed = self._request, self._closed
-        outcome: Outcome = closed.outcome if closed else "server_closed"
-        return Exchange(
-            id=head.id,
-            run=head.run,
-            request=self._build_request(head),
-            response=self._build_response(self._response),
-            outcome=outcome,
-            started_at=head.started_at,
-            first_byte_at=self._response.at if self._response else None,
-            ended_at=closed.at if closed else None,
-            redactions=self._redactions,
-            run_evidence=head.run_evidence,
-            step=head.step,
-            actor=head.actor,
-            error=closed.error if closed else UNFINISHED,
+        return _make_exchange(
+            self._request,
+            self._build_request(self._request),
+            self._response,
+            self._build_response(self._response),
+            self._closed,
+            self._redactions,
         )
 
     def _apply(self, record: Record) -> None:
@@ -197,29 +188,126 @@ class ExchangeBuilder:
         elif type(record) is ExchangeClosed:
             self._closed = record
 
-    def _build_request(self, head: RequestStarted) -> Request:
+    def _build_request(self, started: RequestStarted) -> Request:
         side = self._sides["request"]
-        return Request(
-            method=head.method,
-            url=head.url,
-            http_version=head.http_version,
-            headers=head.headers,
-            body=side.build_body(),
-            trailers=side.trailers,
-        )
+        return _make_request(started, side.build_body(), side.trailers)
 
-    def _build_response(self, head: ResponseStarted | None) -> Response | None:
-        if head is None:
-            return None
+    def _build_response(self, started: ResponseStarted | None) -> Response | None:
         side = self._sides["response"]
-        return Response(
-            status=head.status,
-            reason=head.reason,
-            http_version=head.http_version,
-            headers=head.headers,
-            body=side.build_body(),
-            trailers=side.trailers,
+        return None if started is None else _make_response(started, side.build_body(), side.trailers)
+
+
+def build_ordinary(records: Sequence[Record]) -> Exchange | None:
+    """Build an exchange from all its events as an `ExchangeBuilder` does, in a fraction of the time.
+
+    None unless a request was sent whole, then a response was received whole, and then the exchange was closed.
+    """
+    types = list(map(type, records))
+    if ResponseStarted not in types[2:-2]:
+        return None
+    answered = types.index(ResponseStarted)
+    started, request_end, answer, response_end, closed = (
+        records[0],
+        records[answered - 1],
+        records[answered],
+        records[-2],
+        records[-1],
+    )
+    if not (
+        type(started) is RequestStarted
+        and type(request_end) is MessageEnded
+        and request_end.side == "request"
+        and type(answer) is ResponseStarted
+        and type(response_end) is MessageEnded
+        and response_end.side == "response"
+        and type(closed) is ExchangeClosed
+    ):
+        return None
+    request_body = _build_whole_body(records[1 : answered - 1], request_end)
+    response_body = _build_whole_body(records[answered + 1 : -2], response_end)
+    if request_body is None or response_body is None:
+        return None
+    redactions = [record.redactions for record in records if type(record) is Data]
+    return _make_exchange(
+        started,
+        _make_request(started, request_body, request_end.trailers),
+        answer,
+        _make_response(answer, response_body, response_end.trailers),
+        closed,
+        started.redactions + answer.redactions + sum(redactions),
+    )
+
+
+def _build_whole_body(pieces: Sequence[Record], end: MessageEnded) -> Body | None:
+    """Build the body of a message; None if not all of these are its pieces."""
+    if (
+        len(pieces) == 1
+        and type(only := pieces[0]) is Data
+        and only.data
+        and (only.side, only.kind) == (end.side, "data")
+    ):
+        # As below: nearly every body that is no stream.
+        return Body(
+            data=only.data,
+            chunks=(Chunk(only.at, 0, len(only.data)),),
+            size=end.size,
+            truncated=end.truncated or end.size != _wire_size(only),
+            reencoded=only.reencoded,
         )
+    message = _MessageBuilder()
+    for piece in pieces:
+        if type(piece) is not Data or piece.side != end.side or piece.kind != "data":
+            return None
+        message.add_data(piece)
+    message.end_message(end)
+    return message.build_body()
+
+
+def _make_exchange(
+    started: RequestStarted,
+    request: Request,
+    answer: ResponseStarted | None,
+    response: Response | None,
+    closed: ExchangeClosed | None,
+    redactions: int,
+) -> Exchange:
+    return Exchange(
+        id=started.id,
+        run=started.run,
+        request=request,
+        response=response,
+        outcome=closed.outcome if closed else "server_closed",
+        started_at=started.started_at,
+        first_byte_at=answer.at if answer else None,
+        ended_at=closed.at if closed else None,
+        redactions=redactions,
+        run_evidence=started.run_evidence,
+        step=started.step,
+        actor=started.actor,
+        error=closed.error if closed else UNFINISHED,
+    )
+
+
+def _make_request(started: RequestStarted, body: Body, trailers: Headers) -> Request:
+    return Request(
+        method=started.method,
+        url=started.url,
+        http_version=started.http_version,
+        headers=started.headers,
+        body=body,
+        trailers=trailers,
+    )
+
+
+def _make_response(started: ResponseStarted, body: Body, trailers: Headers) -> Response:
+    return Response(
+        status=started.status,
+        reason=started.reason,
+        http_version=started.http_version,
+        headers=started.headers,
+        body=body,
+        trailers=trailers,
+    )
 
 
 def _event_name(record: Record) -> EventName | None:

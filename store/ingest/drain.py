@@ -9,6 +9,7 @@ import re
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Final, TypeGuard, cast, get_args
 
 import msgspec
 
@@ -18,6 +19,7 @@ from calls.events import (
     ExchangeClosed,
     Gap,
     MessageEnded,
+    Record,
     RecordHead,
     ReplayReported,
     RequestStarted,
@@ -25,8 +27,7 @@ from calls.events import (
     decode_record_heads,
     decode_records,
 )
-from calls.events import Event as RecordedEvent
-from calls.exchange_builder import ExchangeBuilder
+from calls.exchange_builder import ExchangeBuilder, build_ordinary
 from calls.model import Exchange
 from store.ingest.open_exchange_files import OpenExchangeFiles
 from store.large.weight import EVENT_WEIGHT, LARGE_WEIGHT, body_weight, is_large_decoded
@@ -54,6 +55,8 @@ PARK_AFTER_SEGMENTS = 2
 _ID = re.compile(r"[0-9a-f-]{36}")
 
 type Event = RequestStarted | ResponseStarted | Data | MessageEnded | ExchangeClosed
+
+_EVENT_TYPES: Final = frozenset(get_args(Event.__value__))
 
 DAMAGED_DIRECTORY = "damaged"
 ABORTED_BY_WORKER = "the worker aborted the exchange before its end"
@@ -105,7 +108,6 @@ class _OpenExchange:
     start: Position
     """The position before its first event, which the cursor may not pass."""
 
-    builder: ExchangeBuilder = field(default_factory=ExchangeBuilder)
     records: list[Event] = field(default_factory=list)
     memory_weight: int = 0
     """Weight of the records in memory."""
@@ -231,17 +233,19 @@ class Drain:
             suffix = keep_damaged(self.directory, name, payload)
             result.gaps.append(self._new_gap(f"an event in the spool is unknown to this Playhead: {error}{suffix}"))
             return
+        if _are_of_one_exchange(records):  # nearly always
+            self._process_events(position, records, result)
+            return
         for record in records:
-            # One question for most records: for the classes of msgspec, `isinstance` takes three times as long as a comparison of types.
-            if isinstance(record, RecordedEvent):
-                self._process_event(position, record, result)
-            elif isinstance(record, Gap):
+            if isinstance(record, Gap):
                 result.gaps.append(record)
             elif isinstance(record, ReplayReported):
                 result.replays.append(record)
-            else:
+            elif isinstance(record, EffectBatch):
                 result.size += len(record.items)
                 result.effects.append(record)
+            else:
+                self._process_events(position, [record], result)
 
     def _park_undecoded(self, position: Position, payload: bytes | memoryview, result: DrainResult) -> bool:
         """Append a large payload to its exchange's file without decoding it; False if it is not of one exchange."""
@@ -274,33 +278,36 @@ class Drain:
             elif isinstance(head, ExchangeClosed):
                 self._end_exchange(head.id, position, result)
 
-    def _process_event(self, position: Position, record: Event, result: DrainResult) -> None:
-        one = self._open.get(record.id)
-        if (one is None or one.is_parked) and self._parked.has_event(record.id, position):
+    def _process_events(self, position: Position, events: list[Event], result: DrainResult) -> None:
+        """Add events of one exchange that arrived together, of which only the last may be its end."""
+        first, last = events[0], events[-1]
+        name = first.id
+        one = self._open.get(name)
+        if (one is None or one.is_parked) and self._parked.has_event(name, position):
             return
         if one is None:
-            if not isinstance(record, RequestStarted):
+            if type(first) is not RequestStarted:
                 # The exchange is stored and read again after a crash, or its start was damaged and has its gap already.
                 return
-            self._run = record.run
-            if not _ID.fullmatch(record.id):
-                result.gaps.append(
-                    self._new_gap(f"the spool has an event with the invalid exchange id {record.id[:80]!r}")
-                )
+            self._run = first.run
+            if not _ID.fullmatch(name):
+                result.gaps.append(self._new_gap(f"the spool has an event with the invalid exchange id {name[:80]!r}"))
                 return
-            one = self._open[record.id] = _OpenExchange(self.position)
-        one.records.append(record)
-        size = EVENT_WEIGHT + (body_weight(record.data) if type(record) is Data else 0)
+            one = self._open[name] = _OpenExchange(self.position)
+        one.records += events
+        size = EVENT_WEIGHT * len(events)
+        for event in events:
+            # Types are compared: for the classes of msgspec, `isinstance` takes three times as long.
+            if type(event) is Data:
+                size += body_weight(event.data)
+            elif type(event) is MessageEnded and event.side == "response":
+                self.unclosed_ids.add(name)
         result.size += size
         one.weight += size
         one.memory_weight += size
         self.open_weight += size
-        if not one.is_parked:
-            one.builder.feed(record)
-        if type(record) is MessageEnded and record.side == "response":
-            self.unclosed_ids.add(record.id)
-        elif type(record) is ExchangeClosed:
-            self._end_exchange(record.id, position, result)
+        if type(last) is ExchangeClosed:
+            self._end_exchange(name, position, result)
 
     def _end_exchange(self, name: str, position: Position, result: DrainResult, *, is_cut_off: bool = False) -> None:
         """Add an exchange that has ended to the result, or hand it over if it is large."""
@@ -309,8 +316,7 @@ class Drain:
             self._parked.append(name, one.records, position)
         elif one.weight > LARGE_WEIGHT and not one.is_parked:
             one = self._park(name, one, position)
-        builder = self._rebuild_parked(name) if one.is_parked and one.weight <= LARGE_WEIGHT else one.builder
-        exchange = builder.build() if builder.has_begun else None
+        exchange, gaps = (None, []) if one.weight > LARGE_WEIGHT else self._build_exchange(name, one)
         if exchange is not None and is_large_decoded(exchange):
             one = one if one.is_parked else self._park(name, one, position)
             one.weight += LARGE_WEIGHT
@@ -321,18 +327,24 @@ class Drain:
             self._hand_over_large(name, result, is_cut_off=is_cut_off)
         elif exchange is not None:
             result.exchanges.append(exchange)
-            result.gaps += exchange_gaps(exchange, builder)
+            result.gaps += gaps
 
     def _hand_over_large(self, name: str, result: DrainResult, *, is_cut_off: bool) -> None:
         self.large_ids.add(name)
         source = f"{self.directory.name} before {self.position}"
         result.large.append(LargeExchange(id=name, file=self._parked.path(name), is_cut_off=is_cut_off, source=source))
 
-    def _rebuild_parked(self, name: str) -> ExchangeBuilder:
+    def _build_exchange(self, name: str, one: _OpenExchange) -> tuple[Exchange | None, list[Gap]]:
+        """Build an exchange that has ended, and its gaps; None if its events have no request."""
+        if not one.is_parked and (exchange := build_ordinary(one.records)) is not None:
+            return exchange, []
         builder = ExchangeBuilder()
-        for record in self._parked.events(name):
+        for record in self._parked.events(name) if one.is_parked else one.records:
             builder.feed(record)
-        return builder
+        if not builder.has_begun:
+            return None, []
+        exchange = builder.build()
+        return exchange, exchange_gaps(exchange, builder)
 
     def _end_recovered(self, result: DrainResult) -> None:
         """End the recovered exchanges whose last event is in their file, because it may not be read again."""
@@ -360,6 +372,15 @@ class Drain:
 
     def _new_gap(self, reason: str) -> Gap:
         return Gap(self._run, self._now(), reason)
+
+
+def _are_of_one_exchange(records: list[Record]) -> TypeGuard[list[Event]]:
+    """Whether records are events of one exchange, of which only the first may begin it and only the last end it."""
+    types = list(map(type, records))
+    if not _EVENT_TYPES.issuperset(types) or RequestStarted in types[1:] or ExchangeClosed in types[:-1]:
+        return False
+    ids = [event.id for event in cast("list[Event]", records)]
+    return bool(ids) and ids.count(ids[0]) == len(ids)
 
 
 def exchange_gaps(exchange: Exchange, builder: ExchangeBuilder) -> list[Gap]:

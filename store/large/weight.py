@@ -7,7 +7,7 @@ a body is its length, decompressed, and a surcharge for each separator in it.
 from typing import Final
 
 from calls.codec.encoding import TooLarge, Undecodable, decode_content
-from calls.model import Body, Exchange, Headers, header
+from calls.model import Exchange, Request, Response, header
 
 LARGE_WEIGHT: Final = 2 << 20
 """The weight from which an exchange is large. Deriving a call from less takes under half a second and 20 MB."""
@@ -46,15 +46,14 @@ def is_large(exchange: Exchange) -> bool:
 
 def is_large_decoded(exchange: Exchange) -> bool:
     """Whether the compressed bodies of an exchange are large when decompressed."""
-    bodies: list[tuple[Body, Headers]] = [(exchange.request.body, exchange.request.headers)]
+    weight = _decoded_weight(exchange.request)
     if exchange.response is not None:
-        bodies.append((exchange.response.body, exchange.response.headers))
-    return (
-        sum(_decoded_weight(body.data, header(headers, "content-encoding")) for body, headers in bodies) > LARGE_WEIGHT
-    )
+        weight += _decoded_weight(exchange.response)
+    return weight > LARGE_WEIGHT
 
 
-def _decoded_weight(data: bytes, encoding: str | None) -> int:
+def _decoded_weight(message: Request | Response) -> int:
+    data, encoding = message.body.data, header(message.headers, "content-encoding")
     if data.startswith(_GZIP):
         encoding = encoding or "gzip"
     if not data or not encoding:

@@ -3,11 +3,20 @@
 from typing import get_args
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from calls.events import Data, ExchangeClosed, Gap, MessageEnded, Record, RequestStarted, ResponseStarted
-from calls.exchange_builder import TABLE, UNFINISHED, EventName, ExchangeBuilder, NoRequestHead, State, exchange_events
+from calls.events import Data, ExchangeClosed, Gap, MessageEnded, Record, RequestStarted, ResponseStarted, Side
+from calls.exchange_builder import (
+    TABLE,
+    UNFINISHED,
+    EventName,
+    ExchangeBuilder,
+    NoRequestHead,
+    State,
+    build_ordinary,
+    exchange_events,
+)
 from calls.model import Exchange, Outcome
 from tests.calls.strategies import exchanges
 
@@ -176,3 +185,70 @@ def test_no_order_of_events_breaks_a_builder(records: list[Record]) -> None:
     assert builder.has_begun == (ASK in records)
     if builder.has_begun:
         builder.build()
+
+
+def pieces(side: Side) -> st.SearchStrategy[list[Record]]:
+    """Pieces of a body, and sometimes one that is none of it."""
+    piece = st.builds(
+        Data,
+        id=st.just(ID),
+        at=st.integers(0, 9),
+        side=st.sampled_from((side, side, side, "request", "response")),
+        data=st.sampled_from((b"", b"some", b"more")),
+        kind=st.sampled_from(("data", "data", "data", "text")),
+        size=st.sampled_from((None, None, 4, 9)),
+        redactions=st.integers(0, 2),
+        reencoded=st.booleans(),
+    )
+    return st.lists(piece, max_size=3)
+
+
+def message_end(side: Side) -> st.SearchStrategy[Record]:
+    return st.builds(
+        MessageEnded,
+        id=st.just(ID),
+        at=st.just(5),
+        side=st.sampled_from((side, side, side, "request", "response")),
+        size=st.sampled_from((0, 4, 4, 8, 9)),
+        truncated=st.booleans(),
+        trailers=st.sampled_from(((), (("a", "b"),))),
+    )
+
+
+@settings(max_examples=500)
+@example([ASK_DATA], MessageEnded(ID, 2, "request", 3, truncated=True), [ANSWER_DATA], ANSWER_END, None, [])
+@given(
+    pieces("request"),
+    message_end("request"),
+    pieces("response"),
+    message_end("response"),
+    st.sampled_from((*[None] * 12, 0, 1, 2, -1, -2, -3)),
+    st.just([]) | st.lists(st.tuples(st.integers(0, 12), st.sampled_from(EVENTS)), max_size=2),
+)
+def test_an_ordinary_exchange_is_built_as_a_builder_builds_it(
+    request: list[Record],
+    request_end: Record,
+    response: list[Record],
+    response_end: Record,
+    lost: int | None,
+    others: list[tuple[int, Record]],
+) -> None:
+    records = [ASK, *request, request_end, ANSWER, *response, response_end, closing_event("completed")]
+    if lost is not None:
+        del records[lost]
+    for place, other in others:
+        records.insert(place, other)
+    if (found := build_ordinary(records)) is None:
+        return
+    builder = builder_of(*records)
+    assert (builder.ignored_events, builder.is_answered, builder.is_closed) == ([], True, True)
+    assert found == builder.build()
+
+
+@given(exchanges())
+def test_most_exchanges_are_ordinary(exchange: Exchange) -> None:
+    events = list(exchange_events(exchange))
+    kinds = [type(event) for event in events if type(event) is not Data]
+    is_ordinary = kinds == [RequestStarted, MessageEnded, ResponseStarted, MessageEnded, ExchangeClosed]
+    is_websocket = any(type(event) is Data and event.kind != "data" for event in events)
+    assert build_ordinary(events) == (exchange if is_ordinary and not is_websocket else None)

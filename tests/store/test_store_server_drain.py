@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from msgspec.structs import replace
 
-from calls.events import Data, MessageEnded, Record, RequestStarted, encode_records
+from calls.events import Data, Gap, MessageEnded, Record, RequestStarted, encode_records
 from calls.exchange_builder import exchange_events
 from calls.model import Exchange
 from store.ingest.drain import Drain
@@ -46,6 +46,28 @@ def drain_once(one: Drain, budget: int = PLENTY) -> list[Exchange]:
     one.mark_stored()
     one.commit()
     return found.exchanges
+
+
+async def test_it_does_not_matter_which_records_arrived_together(tmp_path: Path) -> None:
+    """A payload has records of several exchanges, gaps among them, and some after an exchange's end."""
+    for seed in range(40):
+        dice = random.Random(seed)
+        sent = turns(4)
+        queues: list[list[Record]] = [list(exchange_events(exchange)) for exchange in sent]
+        queues[0].append(queues[0][-1])  # closed twice
+        queues.append([Gap("run", NOON, "one"), Gap("run", NOON, "two")])
+        records: list[Record] = []
+        while any(queues):
+            records.append(dice.choice([queue for queue in queues if queue]).pop(0))
+        with Spool(tmp_path / str(seed)) as spool:
+            last = 0
+            while records:
+                together = [records.pop(0) for _ in range(min(dice.randrange(1, 9), len(records)))]
+                last = spool.append(encode_records(together))
+            await spool.wait_until_durable(last)
+            found = drain(tmp_path / str(seed)).gather(PLENTY)
+        assert {one.id: one for one in found.exchanges} == {one.id: one for one in sent}
+        assert [gap.reason for gap in found.gaps] == ["one", "two"]
 
 
 async def test_a_crash_at_any_time_loses_no_exchange(tmp_path: Path) -> None:
