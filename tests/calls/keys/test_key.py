@@ -159,14 +159,68 @@ def test_14b_a_line_that_is_new_each_time_does_not_count_wherever_it_is_in_the_t
         response = {"functionResponse": {"id": "c", "name": "f", "response": {"output": "\n".join(lines)}}}
         return {"contents": [{"role": "user", "parts": [response]}]}
 
-    url = "https://generativelanguage.googleapis.com/v1beta/models/gemini-2.5-pro:generateContent"
-    for to, body in ((OPENAI, run_of_tool), (url, gemini)):
+    for to, body in ((OPENAI, run_of_tool), (GEMINI, gemini)):
         first = body("Output: hello", "Background PIDs: 7, 8", "Process Group PGID: 26161", "</untrusted_context>")
         again = body("Output: hello", "Background PIDs: 9", "Process Group PGID: 31", "</untrusted_context>")
         assert key(to, first) == key(to, again) == key(to, body("Output: hello", "</untrusted_context>"))
         assert [one.rule for one in how(to, first).left_out_fields] == ["nonce"]
         assert key(to, first) != key(to, body("Output: hell", "Process Group PGID: 1", "</untrusted_context>"))
         assert key(to, body("a Process Group PGID: 1")) != key(to, body("a Process Group PGID: 2"))
+
+
+RESPONSES = "https://api.openai.com/v1/responses"
+GEMINI = "https://generativelanguage.googleapis.com/v1beta/models/gemini-2.5-pro:generateContent"
+
+
+def claude_reminder(day: str) -> dict[str, Any]:
+    reminder = f"<system-reminder>\n# currentDate\nToday's date is {day}.\n</system-reminder>"
+    return chat(user([{"type": "text", "text": reminder}, {"type": "text", "text": "hi"}]), max_tokens=1)
+
+
+def codex_context(day: str) -> dict[str, Any]:
+    text = f"<environment_context>\n  <cwd>/a</cwd>\n  <current_date>{day}</current_date>\n</environment_context>"
+    return {
+        "model": "m",
+        "input": [{"type": "message", "role": "user", "content": [{"type": "input_text", "text": text}]}],
+    }
+
+
+def gemini_context(day: str) -> dict[str, Any]:
+    return {"contents": [{"role": "user", "parts": [{"text": f"<session_context>\nToday's date is {day}\nx"}]}]}
+
+
+@pytest.mark.parametrize(
+    ("to", "body", "headers"),
+    [
+        (ANTHROPIC, claude_reminder, (VERSION,)),
+        (ANTHROPIC, lambda day: chat(system=[{"type": "text", "text": f"<env>\n  Today's date: {day}"}]), (VERSION,)),
+        (
+            ANTHROPIC,
+            lambda day: chat(system=[{"type": "text", "text": f" - Shell: bash\n - OS Version: {day}"}]),
+            (VERSION,),
+        ),
+        (RESPONSES, codex_context, ()),
+        (RESPONSES, lambda day: {"model": "m", "input": [{"content": f"<env>\n  Today's date: {day}\n</env>"}]}, ()),
+        (OPENAI, lambda day: chat({"role": "system", "content": f"<env>\n  Today's date: {day}\n</env>"}), ()),
+        (
+            OPENAI,
+            lambda day: chat(user([{"type": "text", "text": f"This is the Qwen Code.\nToday's date is {day}"}])),
+            {},
+        ),
+        (GEMINI, gemini_context, ()),
+    ],
+)
+def test_the_day_that_a_coding_agent_notes_for_itself_is_not_in_the_key(
+    to: str, body: Any, headers: tuple[tuple[str, str], ...]
+) -> None:
+    assert key(to, body("2026-11-26"), *headers) == key(to, body("2026-11-27"), *headers)
+
+
+def test_a_day_that_somebody_writes_is_in_the_key() -> None:
+    for to, headers in ((OPENAI, ()), (ANTHROPIC, (VERSION,))):
+        for line in ("Today's date is {}.", "Today's date: {}"):
+            one, other = (chat(user(f"Plan it.\n{line.format(day)}")) for day in ("2026-11-26", "2026-11-27"))
+            assert key(to, one, *headers) != key(to, other, *headers)
 
 
 def test_what_codex_notes_beside_its_messages_is_not_in_the_key() -> None:
@@ -177,11 +231,10 @@ def test_what_codex_notes_beside_its_messages_is_not_in_the_key() -> None:
         message["internal_chat_message_metadata_passthrough"] = noted
         return {"model": "m", "input": [tools, message], "client_metadata": {"turn_id": f"t{number}"}}
 
-    url = "https://api.openai.com/v1/responses"
-    assert key(url, body(1)) == key(url, body(2))
-    assert not how(url, body(1)).warnings
-    assert key(url, body(1)) != key(url, body(1, text="ho"))
-    assert key(url, body(1)) != key(url, body(1, tool="shell"))
+    assert key(RESPONSES, body(1)) == key(RESPONSES, body(2))
+    assert not how(RESPONSES, body(1)).warnings
+    assert key(RESPONSES, body(1)) != key(RESPONSES, body(1, text="ho"))
+    assert key(RESPONSES, body(1)) != key(RESPONSES, body(1, tool="shell"))
 
 
 def test_feature_flags_are_those_that_were_recorded_whoever_asks() -> None:
