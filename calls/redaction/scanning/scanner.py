@@ -60,6 +60,9 @@ CHANGEABLE: Final = -2
 CONTEXT: Final = -3
 """Returned instead of an offset: the text may end with part of the first group of a base64 run, which must be held."""
 
+_LONGEST_WORD: Final = 256
+"""Bytes that no first word of a wide rule exceeds, with what may stand before it."""
+
 _NEVER = r"[^\x00-\xff]"
 _ESCAPE_BEGINNING = r"\\(?:[bfnrt]|u[0-9A-Fa-f]{0,4})?|%[0-9A-Fa-f]{0,2}|\[[0-9;]{0,12}m?|[\x12\x1a\xc4\xd9][ -~]?|[\xda\xc5](?:[\x00-\xff][ -~]?)?|x\w?"
 
@@ -192,7 +195,10 @@ class RuleTable:
         (span,) = self._last(ANYWHERE, data, at, size)
         if last:
             return span  # type: ignore[no-any-return]
-        is_short = self._wide_word(ANYWHERE, data, at, size)[0][0] < 0
+        # Only a tail that begins before the secret counts, so only a word up to there: else all the rest would be searched
+        # for one at each of many secrets.
+        end = size if span[0] < 0 else min(size, span[0] + _LONGEST_WORD)
+        is_short = self._wide_word(ANYWHERE, data, at, end)[0][0] < 0
         (tail,) = (self._short_tail if is_short else self._tail)(ANYWHERE, data, at, size)
         is_tail_first = tail[0] >= 0 and not 0 <= span[0] < tail[0]
         return tail if is_tail_first else span  # type: ignore[no-any-return]
