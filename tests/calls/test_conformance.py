@@ -37,6 +37,7 @@ from tests.calls.recorded import exchange
 from tests.calls.sockets import messages_body
 from tests.calls.strategies import json_values, pieces
 from tests.support.corpus import cassettes
+from tests.support.examples import few_examples
 
 CAPTURES = Path(__file__).parent / "captures"
 PROFILES = Path(calls.profiles.__path__[0])
@@ -67,12 +68,6 @@ NOT_EDITED = {
     *("replicate", "sagemaker", "searches", "services", "text_generation", "watsonx"),
 }
 """Dialects whose answers have texts that no override edits: nobody has declared their paths yet, or a tool wrote them."""
-
-
-def examples(number: int) -> int:
-    """How many examples a test of many parameters takes: fewer in the quick profile, and as many as the profile of a search."""
-    profile = settings.default.max_examples if settings.default else number
-    return profile if profile > settings.get_profile("playhead").max_examples else min(number, profile)
 
 
 def shapes(file: Path) -> list[Json]:
@@ -208,7 +203,7 @@ def test_chunking_does_not_matter(dialect: Dialect, file: Path) -> None:
     assert outcome(dialect, media, *(body[at : at + 1] for at in range(len(body)))) == whole
     # Not by Hypothesis, which needs ten milliseconds for each of 300 files. Empty pieces are among these as well.
     rnd = random.Random(f"{dialect.name}/{file.name}")
-    for _ in range(examples(3)):
+    for _ in range(few_examples(3)):
         cuts = [0, *sorted(rnd.choices(range(len(body) + 1), k=rnd.randrange(12))), len(body)]
         divided = [body[start:end] for start, end in pairwise(cuts)]
         assert outcome(dialect, media, *divided) == whole, divided
@@ -243,7 +238,7 @@ def test_the_media_type_may_be_wrong(dialect: Dialect, file: Path) -> None:
 
 
 @pytest.mark.parametrize("dialect", DIALECTS, ids=lambda dialect: dialect.name)
-@settings(max_examples=examples(30))
+@settings(max_examples=few_examples(30))
 @given(media=st.sampled_from(sorted(MEDIA.values())), body=st.binary(max_size=60))
 def test_no_bytes_make_a_dialect_raise(dialect: Dialect, media: str, body: bytes) -> None:
     outcome(dialect, media, body)
@@ -268,7 +263,7 @@ def alter_json(rnd: random.Random, value: Json, new: Json) -> Json:
 
 
 @pytest.mark.parametrize(("dialect", "file"), STREAMS)
-@settings(max_examples=examples(5), suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=few_examples(5), suppress_health_check=[HealthCheck.too_slow])
 @given(seed=seeds, new=json_values)
 def test_no_event_makes_a_dialect_raise(dialect: Dialect, file: Path, seed: int, new: Json) -> None:
     messages, rnd = shapes(file), random.Random(seed)
@@ -279,7 +274,7 @@ def test_no_event_makes_a_dialect_raise(dialect: Dialect, file: Path, seed: int,
 
 
 @pytest.mark.parametrize("carrier", ["bedrock_converse", "bedrock_invoke"])
-@settings(max_examples=examples(60), suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=few_examples(60), suppress_health_check=[HealthCheck.too_slow])
 @given(seed=seeds, new=json_values)
 def test_no_carried_event_makes_a_carrier_raise(carrier: str, seed: int, new: Json) -> None:
     rnd = random.Random(seed)
@@ -300,7 +295,7 @@ def test_no_carried_event_makes_a_carrier_raise(carrier: str, seed: int, new: Js
 @pytest.mark.parametrize(
     ("dialect", "file"), params([case for case in CASES if case[1].suffix == ".messages" and case[0].name != "generic"])
 )
-@settings(max_examples=examples(25), suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=few_examples(25), suppress_health_check=[HealthCheck.too_slow])
 @given(seed=seeds, new=json_values)
 def test_no_websocket_message_makes_a_dialect_raise(dialect: Dialect, file: Path, seed: int, new: Json) -> None:
     messages, rnd = [parse_json(line) for line in file.read_bytes().splitlines()], random.Random(seed)
@@ -310,7 +305,7 @@ def test_no_websocket_message_makes_a_dialect_raise(dialect: Dialect, file: Path
 
 
 @pytest.mark.parametrize("dialect", DIALECTS, ids=lambda dialect: dialect.name)
-@settings(max_examples=examples(10))
+@settings(max_examples=few_examples(10))
 @given(body=json_values)
 def test_no_body_makes_a_dialect_raise(dialect: Dialect, body: Json) -> None:
     dialect.summarize_request(body)
@@ -343,7 +338,7 @@ def test_a_whole_answer_that_is_written_as_a_stream_is_read_as_the_same(dialect:
 
 
 @pytest.mark.parametrize(("dialect", "form"), WRITERS)
-@settings(max_examples=examples(10))
+@settings(max_examples=few_examples(10))
 @given(seed=seeds, new=json_values, request=json_values)
 def test_no_answer_makes_a_stream_writer_raise(
     dialect: Dialect, form: AnswerForm, seed: int, new: Json, request: Json
@@ -390,7 +385,7 @@ def streams() -> dict[str, list[tuple[str, bytes]]]:
 
 
 @pytest.mark.parametrize("dialect", DIALECTS, ids=lambda dialect: dialect.name)
-@settings(max_examples=examples(12), suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large])
+@settings(max_examples=few_examples(12), suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large])
 @given(data=st.data())
 def test_chunking_does_not_matter_for_recorded_streams(dialect: Dialect, data: st.DataObject) -> None:
     found = streams().get(dialect.name)
@@ -649,7 +644,7 @@ def composed_parts(request: RequestForm, **said: Any) -> AnswerParts:
 
 
 @pytest.mark.parametrize("dialect", [one for one in DIALECTS if one.compose_answer], ids=lambda dialect: dialect.name)
-@settings(max_examples=examples(3))
+@settings(max_examples=few_examples(3))
 @given(text=st.none() | st.text(min_size=1), arguments=st.lists(st.dictionaries(st.text(), json_values), max_size=3))
 def test_a_composed_answer_says_its_parts_whole_and_streamed(
     dialect: Dialect, text: str | None, arguments: list[Json]

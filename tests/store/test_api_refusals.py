@@ -20,6 +20,7 @@ from store.api.parameters import refuse_unknown_parameters
 from store.database.connection import Database
 from store.query.exchanges import ExchangeQueries
 from tests.store.house import PROFILES, House, import_bundle, is_problem, make_ingester, open_house, serving_api
+from tests.support.examples import many_examples
 
 TOKEN = "a-token-of-the-team"
 
@@ -281,7 +282,7 @@ async def test_no_query_makes_the_store_server_fail(tmp_path: Path, database: Da
     async with open_house(tmp_path / "spool", database) as house:
         await import_bundle(house)
 
-        @settings(max_examples=150, suppress_health_check=list(HealthCheck))
+        @settings(max_examples=many_examples(150), suppress_health_check=list(HealthCheck))
         @given(paths, words, st.dictionaries(names, words, max_size=3))
         def ask(path: str, word: str, query: dict[str, str]) -> None:
             url = path.replace("{}", quote(word, safe="") or "x")

@@ -21,6 +21,7 @@ from store.spool import Reader, Spool, SpoolBroken
 from store.spool.segment import MAGIC, MARK, OVERHEAD, encode_frames, frame_at, read_head, segment_numbers, segment_path
 from tests.store.disks import FaultyDisk
 from tests.store.test_spool import directory, everything, fill
+from tests.support.examples import many_examples
 
 __all__ = ["directory"]
 
@@ -247,7 +248,7 @@ def _salt(directory: Path) -> int:
     return head.salt
 
 
-@settings(suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=150)
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=many_examples(150))
 @given(st.data())
 def test_a_flipped_bit_costs_one_record_and_is_told(
     tmp_path_factory: pytest.TempPathFactory, data: st.DataObject

@@ -17,6 +17,7 @@ from calls.redaction.scanning.scanner import RuleTable, Scanner
 from tests.calls.positions import is_shown
 from tests.calls.secrets import KEY
 from tests.calls.token_samples import FAMILIES, KEPT, token
+from tests.support.examples import many_examples
 
 REDACTOR = Redactor(key=KEY)
 TABLE = RuleTable((*RULES, *PERSONAL_DATA))
@@ -87,13 +88,13 @@ def redact_twice(body: bytes, media: str) -> bytes:
     return new
 
 
-@settings(max_examples=400, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=many_examples(400), deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(pieces=cut_texts())
 def test_a_stream_is_redacted_once(pieces: list[str]) -> None:
     redact_twice(chat(pieces), SSE)
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=many_examples(200), deadline=None)
 @given(text=encoded_texts())
 def test_a_whole_body_is_redacted_once(text: str) -> None:
     redact_twice(json.dumps({"content": text}).encode(), "application/json")
@@ -155,14 +156,16 @@ def replace_secrets(text: bytes) -> bytes:
 
 
 # One of 100,000 such texts still changes: if a placeholder's letters continue as a name or a number.
-@settings(max_examples=600, deadline=None, derandomize=True, suppress_health_check=[HealthCheck.too_slow])
+@settings(
+    max_examples=many_examples(600), deadline=None, derandomize=True, suppress_health_check=[HealthCheck.too_slow]
+)
 @given(parts=st.lists(PARTS, min_size=2, max_size=4), behind=BEHIND)
 def test_secrets_that_begin_inside_of_each_other_are_replaced_once(parts: list[str], behind: str) -> None:
     new = replace_secrets("".join((*parts, behind)).encode())
     assert replace_secrets(new) == new
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=many_examples(300), deadline=None)
 @given(
     prefix=st.sampled_from(WORDS),
     family=st.sampled_from([family for family in FAMILIES if token(family)[0].isalnum()]),

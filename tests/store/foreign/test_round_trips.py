@@ -31,6 +31,7 @@ from tests.store.exchanges import conversation, exchange
 from tests.store.foreign.har12 import SCHEMA
 from tests.support.corpus import RecordedExchange
 from tests.support.corpus import cassettes as corpus
+from tests.support.examples import many_examples
 
 PROFILES = load_profiles(None)
 REDACTOR = Redactor(key=b"k" * 32, profiles=PROFILES)
@@ -145,7 +146,7 @@ whole = st.builds(
 )
 
 
-@settings(max_examples=150)
+@settings(max_examples=many_examples(150))
 @given(st.lists(whole, max_size=3))
 def test_any_whole_exchange_goes_through_both(made: list[Exchange]) -> None:
     clean = [replace(one, started_at=n * 1000) for n, one in enumerate(_redact_exchanges(made), 1)]

@@ -9,6 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from store.foreign.yamlvalues import NO_ITEMS, BadYaml, UnknownTag, members
+from tests.support.examples import many_examples
 
 
 def value_of(text: str) -> object:
@@ -107,7 +108,7 @@ def test_what_pyyaml_dumps_is_read_again(wanted: list[object]) -> None:
     assert [value for _, value in members(dumped)] == (wanted or [NO_ITEMS])
 
 
-@settings(max_examples=200)
+@settings(max_examples=many_examples(200))
 @given(st.binary(max_size=80) | st.text(st.sampled_from("-:[]{}&*!|>'\" \nab1#%@`?"), max_size=60).map(str.encode))
 def test_any_bytes_are_read_or_refused(data: bytes) -> None:
     try:

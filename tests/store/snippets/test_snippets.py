@@ -24,6 +24,7 @@ from store.bundle.bundle import read_bundle
 from store.foreign.contents import Interaction
 from store.foreign.read import open_source
 from store.snippets.snippet import FORMS, CallCopy, CopiedCall, NotCopyable, make_snippet
+from tests.support.examples import many_examples
 
 PLACEHOLDER = "PLAYHEAD_AQ2KJ5NFAMZ7XW4B3HTSVLDGYC6OEUPIR"
 OTHER = "PLAYHEAD_DZZZZZZ4444444444444"
@@ -197,7 +198,7 @@ def execute(source: str, monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
     return stand_in.sent
 
 
-@settings(max_examples=150)
+@settings(max_examples=many_examples(150))
 @given(
     body=bodies
     | st.recursive(

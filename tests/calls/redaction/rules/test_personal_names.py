@@ -12,6 +12,7 @@ from calls.redaction.redactor import Redactor
 from calls.redaction.rules.personal_names import MAX_LETTERS, find_unfit_name, read_names
 from tests.calls.secrets import KEY, bodies
 from tests.calls.strategies import pieces
+from tests.support.examples import many_examples
 
 NAMES = ("Ada Lovelace", "Ada Lovelace-Byron", "José García", "Zoë", "Élodie Dupont", "Sean O'Brien", "Al", "田中太郎")
 REDACTOR = Redactor(key=KEY, names=NAMES)
@@ -94,7 +95,7 @@ def test_what_is_not_the_whole_name_stays(text: str) -> None:
         assert redact(one) == one
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=many_examples(200), deadline=None)
 @given(data=st.data())
 def test_a_name_that_a_model_spells_out_is_replaced_in_each_piece(data: st.DataObject) -> None:
     text = f"I met {data.draw(st.sampled_from(FOUND))}, who lives there, and then we all went on to another place."

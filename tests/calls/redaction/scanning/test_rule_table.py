@@ -11,6 +11,7 @@ from calls.redaction.rules.secret_rule import SecretRule
 from calls.redaction.scanning import encoded_text
 from calls.redaction.scanning.scanner import CHANGEABLE, CONTEXT, RuleTable
 from tests.calls.secrets import TOKENS
+from tests.support.examples import many_examples
 
 TABLE = RuleTable()
 OPEN = compile_expression(rf"(?:{TABLE._beginning})\z|{TABLE._starts}").Match
@@ -46,7 +47,7 @@ samples = st.builds(
 )
 
 
-@settings(max_examples=1000, deadline=None)
+@settings(max_examples=many_examples(1000), deadline=None)
 @given(samples)
 def test_the_first_secret_or_beginning_is_that_of_one_search(text: bytes) -> None:
     for at in {0, 1, len(text) // 2}:
@@ -60,7 +61,7 @@ def find_changeable(text: bytes, at: int) -> int:
     return int(start)
 
 
-@settings(max_examples=1000, deadline=None)
+@settings(max_examples=many_examples(1000), deadline=None)
 @given(samples)
 def test_what_may_change_begins_where_one_search_finds_it(text: bytes) -> None:
     for at in {0, 1, len(text) // 2}:
@@ -74,13 +75,13 @@ def test_a_table_of_one_rule_holds_back_nothing_but_its_beginnings() -> None:
         assert table.find_first(b'"a plain sentence, ', 0, last=False) == (-1, -1)
 
 
-@settings(max_examples=1000, deadline=None)
+@settings(max_examples=many_examples(1000), deadline=None)
 @given(samples)
 def test_a_piece_passes_if_one_search_finds_nothing(text: bytes) -> None:
     assert TABLE.can_pass(text) == (ANYTHING(ANYWHERE, text, 0, len(text)) == [(-1, -1)])
 
 
-@settings(max_examples=1000, deadline=None)
+@settings(max_examples=many_examples(1000), deadline=None)
 @given(samples)
 def test_a_name_in_a_models_output_is_found_as_by_separate_searches(text: bytes) -> None:
     size = len(text)

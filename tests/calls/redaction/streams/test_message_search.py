@@ -15,6 +15,7 @@ from calls.redaction.streams.json_leaves import Leaf, find_leaves
 from calls.redaction.streams.message_shapes import ShapeMemory
 from tests.calls.secrets import KEY
 from tests.calls.strategies import pieces
+from tests.support.examples import many_examples
 
 REDACTOR = Redactor(key=KEY)
 GHP = "ghp_aB3dE6gH9jK2mN5pQ8rS1tU4vW7xY0zAaB3d"
@@ -88,7 +89,7 @@ def redact_groups(body: BodyRedactor, groups: Sequence[Sequence[bytes]]) -> list
     return out + [piece.data for piece in body.finish()]
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=many_examples(150), deadline=None)
 @given(data=st.data())
 def test_what_is_searched_together_is_redacted_as_each_message_alone(data: st.DataObject) -> None:
     form = data.draw(st.sampled_from(list(FORMS)))

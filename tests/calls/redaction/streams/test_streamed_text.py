@@ -24,6 +24,7 @@ from tests.calls.planted import PlantedStream, Stream, body_of, places, plant_se
 from tests.calls.secrets import KEPT, KEY, TOKENS
 from tests.calls.strategies import pieces
 from tests.calls.test_conformance import CASES, MEDIA, STREAMED
+from tests.support.examples import many_examples
 
 REDACTOR = Redactor(key=KEY)
 WINDOW = 10
@@ -90,7 +91,7 @@ def join_secret_pieces(
     return found
 
 
-@settings(max_examples=200, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=many_examples(200), deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(data=st.data())
 def test_a_secret_that_a_model_spells_out_is_in_no_record(data: st.DataObject) -> None:
     file = data.draw(st.sampled_from(STREAMS))
