@@ -133,6 +133,10 @@ def read_path(value: object) -> Path:
     """Read the path of a file or directory."""
     if not isinstance(value, str | Path):
         raise _mismatch(value, "text in quotes")
+    try:
+        str(value).encode()
+    except UnicodeEncodeError:
+        raise InvalidValue("should be a path in UTF-8: choose another, or rename the file or directory") from None
     return Path(value)
 
 

@@ -233,6 +233,13 @@ def main() -> None:
     except Failure as failure:
         click.echo("\n".join(map(printable, f"playhead: {failure}".split("\n"))), err=True)
         code = FAILURE_EXIT_CODE
+    except UnicodeEncodeError as error:
+        # An argument of other bytes than UTF-8, which no message to another process and no request can have.
+        if not any("\udc80" <= each <= "\udcff" for each in error.object):
+            raise
+        shown = printable(error.object[max(error.start - 100, 0) : error.end + 100])
+        click.echo(f"playhead: {shown} is not UTF-8; give another word, or rename the file or directory", err=True)
+        code = FAILURE_EXIT_CODE
     except OSError as error:
         if error.errno not in FULL:
             raise

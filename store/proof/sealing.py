@@ -197,7 +197,7 @@ class Sealer:
 
 def _read_text(path: Path) -> str | None:
     try:
-        return path.read_text()
+        return path.read_text("utf-8")
     except FileNotFoundError:
         return None
 

@@ -122,6 +122,6 @@ class TreeChecker:
         if self._copies is None or server != self._own:
             return None
         try:
-            return (self._copies / self._project).read_text()
+            return (self._copies / self._project).read_text("utf-8")
         except FileNotFoundError:
             return None

@@ -21,6 +21,7 @@ from store.bundle.bundle import Bundle, Entry, bundle_lines, seal_line
 from tests.store.exchanges import conversation
 from tests.support.service import command, running
 
+EXAMPLE = Path(__file__).resolve().parents[2] / "docs" / "trace-format.example.jsonl"
 REDACTOR = Redactor(key=b"0" * 32)
 
 
@@ -61,6 +62,20 @@ def test_a_flag_that_cannot_be_is_a_wrong_command_line(tmp_path: Path, data: Pat
         2,
         "Error: --proxy-port: 70000 should be less than or equal to 65535",
     )
+
+
+def test_names_of_other_bytes_than_utf_8(tmp_path: Path, data: Path) -> None:
+    odd = "x\udcff"
+    done = playhead("up", "--data", tmp_path / odd, cwd=tmp_path)
+    assert (done.returncode, done.stderr.splitlines()[-1]) == (
+        2,
+        "Error: --data: should be a path in UTF-8: choose another, or rename the file or directory",
+    )
+    (tmp_path / f"{odd}.jsonl").write_bytes(EXAMPLE.read_bytes())
+    done = playhead("replay", "--data", data, f"{odd}.jsonl", "--", "true", cwd=tmp_path)
+    assert_one_sentence(done, "x\\udcff.jsonl is not UTF-8", "rename the file")
+    done = playhead("verify", f"{odd}.jsonl", "--data", data, cwd=tmp_path)
+    assert_one_sentence(done, "there is no key to check x\\udcff.jsonl with")
 
 
 def test_a_run_id_that_cannot_be_one(tmp_path: Path, data: Path) -> None:

@@ -249,8 +249,9 @@ def _socket_type(pid: int, descriptor: int) -> int:
 def _process_of_thread(thread: int) -> int:
     """Return the process of a thread."""
     with suppress(OSError, ValueError, IndexError):
-        for line in Path(f"/proc/{thread}/status").read_text().splitlines():
-            if line.startswith("Tgid:"):
+        # The name in it may end in the middle of a character.
+        for line in Path(f"/proc/{thread}/status").read_bytes().splitlines():
+            if line.startswith(b"Tgid:"):
                 return int(line.split()[1])
     return thread
 

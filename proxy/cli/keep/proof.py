@@ -42,7 +42,7 @@ class _Key(click.ParamType[VerifierKey]):
         if isinstance(value, VerifierKey):
             return value
         try:
-            return parse_verifier_key(Path(value).read_text() if Path(value).is_file() else value)
+            return parse_verifier_key(Path(value).read_text("utf-8") if Path(value).is_file() else value)
         except (InvalidNote, OSError, UnicodeDecodeError) as error:
             self.fail(f"{error}; `playhead signing-key` prints that of a data directory", param, ctx)
 

@@ -2,7 +2,9 @@
 
 import asyncio
 import dataclasses
+import os
 import random
+import sys
 import uuid
 from pathlib import Path
 from typing import Any
@@ -277,6 +279,25 @@ async def test_two_store_servers_append_to_chains_of_their_own(
         assert (await verifier.verify_project(STORE_SERVER)).findings == []
     finally:
         await other.close()
+
+
+async def test_checkpoints_are_read_in_any_locale(sealed_database: Database, copies: Path) -> None:
+    """Their signatures begin with a dash that is not in ASCII."""
+    program = """if True:
+        import sys
+        from pathlib import Path
+        from store.proof.sealing import _read_text
+        from store.proof.tree_check import TreeChecker
+        from store.anchors.anchor_check import AnchorTrust
+        copies = Path(sys.argv[1])
+        checker = TreeChecker("default", (), "own", copies, AnchorTrust())
+        assert _read_text(copies / "default") == checker._read_copy("own") == (copies / "default").read_bytes().decode()
+    """
+    command = [sys.executable, "-c", program, str(copies)]
+    environment = {**os.environ, "LC_ALL": "C", "PYTHONUTF8": "0", "PYTHONCOERCECLOCALE": "0"}
+    done = await asyncio.create_subprocess_exec(*command, env=environment, stderr=asyncio.subprocess.PIPE)
+    _, said = await done.communicate()
+    assert done.returncode == 0, said.decode()
 
 
 async def test_an_altered_tree_is_not_signed(sealed_database: Database, copies: Path) -> None:
