@@ -4,11 +4,11 @@ import json
 import random
 from collections import Counter
 from collections.abc import AsyncIterator, Sequence
-from dataclasses import replace
 from pathlib import Path
 from typing import Any, Final
 
 import pytest
+from msgspec.structs import replace
 
 from store.bundle.bundle import Bundle, Entry, bundle_lines
 from store.database.connection import Database
