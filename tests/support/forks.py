@@ -625,17 +625,22 @@ EVENT: Final = b'data: {"choices": [{"index": 0, "delta": {"content": "%s"}}]}\n
 SECRET_TEXT: Final = "Authorization: Bearer abc key=sk-proj-01234567890123456789012345678901"
 
 
+def _prepare_for_tests() -> None:
+    """Read and compute what tests of many modules do, and each worker would do anew."""
+    import_module("tests.support.corpus").read_cassettes()
+    _compute_once()
+
+
 def import_tests(directory: str, arguments: list[str]) -> None:
     """Collect tests; end, if that went wrong. A module that failed would stay imported in part, and not fail again."""
     reports: list[Any] = []
     watcher = types.ModuleType("watcher")
     vars(watcher)["pytest_collectreport"] = lambda report: reports.append(report)
+    # Before pytest ends: it warns of packages with a plugin that were imported without it, and a worker that it warns ends.
+    vars(watcher)["pytest_unconfigure"] = _prepare_for_tests
     os.chdir(directory)
     # Nobody reads the list of the tests.
     code = import_module("pytest").main([*arguments, "--collect-only", "-qqq"], plugins=[watcher])
-    # What tests of many modules read or compute, each worker would otherwise read and compute anew.
-    import_module("tests.support.corpus").read_cassettes()
-    _compute_once()
     os.chdir("/")
     if code not in (0, 5) or not all(report.passed for report in reports):
         os._exit(1)
