@@ -28,7 +28,7 @@ from calls.model import Body, Call, Chunk, Exchange, Request, Response
 from store.active_profiles import load_profiles
 from store.database.connection import Database
 from store.ingest.batch_writer import BatchWriter, DerivedExchange
-from store.prices import call_cost
+from store.pricing.prices import call_cost
 from store.query.runs import Runs
 
 SECOND: Final = 1_000_000_000

@@ -7,6 +7,7 @@ export_settings    the setting `[[export]]`
 anchor_settings    the settings `[[witness]]` and `[timestamp]`
 retention_settings  the settings of retention
 object_settings    the table `[objects]`
+price_settings     the file of prices that the setting `prices` names
 errors             the exception that ends a command
 clock              wall time without short jumps
 run_names          resolve the name of a recording to a run or a file

@@ -206,6 +206,9 @@ class Settings:
     spool_limit: int = setting(
         whole_number(1 << 20), 2 << 30, description="bytes that may wait on disk for the database"
     )
+    prices: Path | None = setting(
+        optional(read_path), None, description="a TOML or JSON file of prices of your own (docs/prices.md)"
+    )
     redact_personal_data: bool = setting(
         read_flag,
         False,
@@ -363,6 +366,10 @@ def _read_setting_files(values: dict[str, Any]) -> dict[str, Any]:
         if not names:
             raise ValueError(f"redact_names_file: {file} holds no names: write one per line, or leave the setting out")
         found["redact_names"] = (*values.get("redact_names", ()), *names)
+    if file := values.get("prices"):
+        from proxy.price_settings import read_prices
+
+        read_prices(Path(str(file)))
     return values | found
 
 

@@ -13,8 +13,8 @@ access             tokens with scopes and projects, and the audit log
 run_modes          runs with a mode of their own
 active_profiles    load the profiles in force
 questions          questions to people, and their answers
+pricing            compute what calls cost
 canaries           what is known of canaries between their shots
-prices             compute the cost of a call
 worker_counters    the counters of the workers, for `/metrics`
 report_sequence    count the changes of replay reports that a worker has written
 spool              the queue on disk between a worker and the store server

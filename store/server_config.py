@@ -6,6 +6,7 @@ from store.anchors.targets import AnchorTargets
 from store.log_format import LogFormat
 from store.objects.target import ObjectTarget
 from store.otlp.target import ExportTarget
+from store.pricing.own_prices import NO_PRICES, OwnPrices
 from store.retention.rules import RetentionPolicy
 
 
@@ -59,6 +60,9 @@ class StoreServerConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknow
 
     anchors: AnchorTargets = AnchorTargets()
     """Who is asked to vouch for checkpoints."""
+
+    own_prices: OwnPrices = NO_PRICES
+    """What costs are calculated by before the price tables."""
 
     fork_agent: str | None = None
     """The URL that starts an agent for a fork."""

@@ -30,6 +30,7 @@ from store.ingest.ingester import Ingester
 from store.large.helper import Helper
 from store.large.jobs import HelperConfig
 from store.objects.body_objects import BodyObjects
+from store.pricing.prices import use_own_prices
 from store.proof.sealing import Sealer
 from store.retention.runner import RetentionRunner
 from store.run_modes import RunModes
@@ -98,6 +99,7 @@ class PartFactory:
             personal_data=config.redact_personal_data,
             names=config.redact_names,
         ).redact_text
+        use_own_prices(config.own_prices)
         self._memory = ElementMemory()
         self._derive = deriver(self._profiles, self._clean)
         if config.objects is not None:
@@ -163,6 +165,7 @@ class PartFactory:
             profiles_toml=self._config.profiles_toml,
             redact_personal_data=self._config.redact_personal_data,
             redact_names=self._config.redact_names,
+            own_prices=self._config.own_prices,
             claims=None if self._config.shared_runs else str(self._data.claims),
             run_versions=str(self._data.run_versions) if self._database.run_versions else None,
         )

@@ -38,7 +38,7 @@ from calls.keys.profile import Profiles
 from calls.model import Body, Call, Exchange, Json, Request, Response
 from proxy.canary.credentials import with_credentials
 from store.active_profiles import load_profiles
-from store.prices import call_cost
+from store.pricing.prices import call_cost
 
 MOST_FAILURES: Final = 3
 """Calls in a row without an answer after which the others are not tried."""

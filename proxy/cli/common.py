@@ -38,6 +38,12 @@ _SETTINGS = [
     ),
     click.option("--project", metavar="NAME", help="The project to record into and to look at. Default: `default`."),
     click.option("--database-url", metavar="URL", help="A PostgreSQL server to use instead of the embedded one."),
+    click.option(
+        "--prices",
+        type=click.Path(path_type=Path),
+        metavar="FILE",
+        help="Prices of your own, TOML or JSON, by which costs are calculated first.",
+    ),
 ]
 
 
@@ -150,6 +156,11 @@ def settings_from_flags(config: Path | None = None, **flags: Any) -> Settings:
         found = load_settings(flags, config)
     except WrongFlag as error:
         raise click.UsageError(str(error)) from error
+    if found.prices:
+        from proxy.price_settings import own_prices
+        from store.pricing.prices import use_own_prices
+
+        use_own_prices(own_prices(found.prices))
     if found.profile:
         # The profile reader takes as long to import as most commands take to run.
 

@@ -20,7 +20,7 @@ from proxy.run_names import missing_file_failure, recording_path, unknown_run_fa
 from proxy.worker.recordings import load_file
 from store.bundle.bundle import read_bundle
 from store.diff.steps import StepReader
-from store.prices import call_cost
+from store.pricing.prices import call_cost
 from store.query.rest_shapes import path_of
 
 

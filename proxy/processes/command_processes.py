@@ -22,6 +22,7 @@ from proxy.anchor_settings import anchor_targets
 from proxy.capture.control_path import MAX_PATH_BYTES, control_path
 from proxy.errors import Failure
 from proxy.export_settings import export_targets
+from proxy.price_settings import own_prices
 from proxy.processes import settings_match
 from proxy.processes.child_process import ChildFailure, ChildProcess
 from proxy.processes.early_worker import is_ci, take_early_worker
@@ -325,7 +326,8 @@ class CommandProcesses:
         return self._users_lock is not None
 
     def require_same_profiles(self, *, own_worker: bool) -> None:
-        """Raise Failure if the store server that was found uses other profiles than this command."""
+        """Raise Failure if the store server that was found uses other profiles or prices than this command."""
+        settings_match.require_same_prices(self.settings, self._found_notice)
         settings_match.require_same_profiles(self.settings, self._found_notice, own_worker=own_worker)
 
     async def start_store_server(
@@ -360,7 +362,7 @@ class CommandProcesses:
         self._store_servers.append(child)
         self._is_lasting = is_lasting
         digests = settings_match.setting_digests(
-            self.settings, ("database_url", "profile") if is_lasting else ("database_url",)
+            self.settings, ("database_url", "prices", *(("profile",) if is_lasting else ()))
         )
         config_file = str(self.settings.config.absolute()) if self.settings.config else None
         api = f"http://{reachable_host(listen)}:{child.ready['port']}"
@@ -405,6 +407,7 @@ class CommandProcesses:
                 self.settings.retention, self.settings.retention_failed, self.settings.retention_budget
             ),
             anchors=anchor_targets(self.settings.witness, self.settings.timestamp),
+            own_prices=own_prices(self.settings.prices),
             fork_agent=self.settings.fork_agent,
             objects=self.settings.objects.target(self.data.keys),
             preload_secret=self.preload_secret if is_lasting else None,

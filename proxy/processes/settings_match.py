@@ -9,6 +9,7 @@ from collections.abc import Iterable, Mapping
 from typing import Any, Final
 
 from proxy.errors import Failure
+from proxy.price_settings import own_prices
 from proxy.settings import Settings
 
 WORKER_SETTINGS: Final = (
@@ -54,6 +55,17 @@ def require_same_database(settings: Settings, store_server: Mapping[str, Any]) -
         )
 
 
+def require_same_prices(settings: Settings, store_server: Mapping[str, Any]) -> None:
+    """Raise Failure if the settings name other prices than this store server calculates costs by."""
+    # A server that this command starts itself has no notice.
+    digests = store_server.get("settings", {})
+    if "prices" in digests and differing_settings(settings, digests, ["prices"]):
+        raise Failure(
+            f"the store server that runs on {settings.data} calculates costs by other prices than those in {settings.prices}:"
+            f" restart it with --prices {settings.prices}, or leave the setting out"
+        )
+
+
 def require_same_profiles(settings: Settings, store_server: Mapping[str, Any], *, own_worker: bool) -> None:
     """Raise Failure if recordings of this command would be keyed or redacted by other profiles than the user's.
 
@@ -80,6 +92,8 @@ def _setting_value(settings: Settings, name: str) -> Any:
     match name:
         case "database_url":
             return settings.database_url and settings.database_url.get_secret_value()
+        case "prices":
+            return own_prices(settings.prices).digest
         case "upstream_ca":
             return settings.upstream_ca and str(settings.upstream_ca.absolute())
         case "modes" | "allowed_hosts":

@@ -17,7 +17,7 @@ from proxy.trials.recordings import NamedRecording, load_recording
 from proxy.trials.regress import Completion, Regression, RunResult
 from proxy.trials.trial import TrialPlan, TrialResult, run_trial
 from store.diff.steps import StepReader
-from store.prices import call_cost
+from store.pricing.prices import call_cost
 
 MAX_BLOCKED: Final = 20
 

@@ -17,7 +17,7 @@ from calls.keys.rules import Plan
 from calls.model import Call, Exchange, Json, Usage
 from calls.redaction.call import Clean, clean_call
 from calls.retry_grouping import Attempt, attempt_of, group_retries
-from store.prices import call_cost
+from store.pricing.prices import call_cost
 from store.query.rest_shapes import Shape, dollars, milliseconds, path_of
 
 DOMAIN: Final = "diff/1"

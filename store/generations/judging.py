@@ -19,7 +19,7 @@ from store.generations.names import GENERATION_LABEL, GENERATION_OF, newest_gene
 from store.ingest.batch_writer import BatchWriter, DerivedExchange
 from store.large.jobs import JudgeResult
 from store.large.summary import encode_summary_if_large
-from store.prices import call_cost
+from store.pricing.prices import call_cost
 from store.query.exchanges import ExchangeQueries
 from store.query.runs import Runs
 

@@ -31,7 +31,7 @@ from store.ingest.project_writers import ProjectWriters, exchange_in_project
 from store.large.memory import trim_heap
 from store.large.queue import JobRunner, LargeQueue
 from store.large.storing import InProcessRunner
-from store.prices import call_cost
+from store.pricing.prices import call_cost
 from store.spool import Position
 from store.spool.place import spool_directories
 from store.worker_counters import WorkerCounters

@@ -28,7 +28,7 @@ from store.database.traits import Trait, trait_number
 from store.feed.entries import CallStored, GapStored, ReplayStored
 from store.ingest.array_text import parameter_type
 from store.large.summary import encode_exact_summary, encode_summary
-from store.prices import Cost
+from store.pricing.prices import Cost
 
 MAX_RUN_LENGTH = 255
 MAX_NAME_LENGTH = 200

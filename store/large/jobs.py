@@ -7,6 +7,7 @@ import msgspec
 from store.access.grants import Grant
 from store.anchors.targets import AnchorTargets
 from store.objects.target import ObjectTarget
+from store.pricing.own_prices import NO_PRICES, OwnPrices
 
 
 class HelperConfig(msgspec.Struct, frozen=True, kw_only=True):
@@ -36,6 +37,7 @@ class HelperConfig(msgspec.Struct, frozen=True, kw_only=True):
     profiles_toml: str | None = None
     redact_personal_data: bool = False
     redact_names: tuple[str, ...] = ()
+    own_prices: OwnPrices = NO_PRICES
     claims: str | None = None
     """The directory of the claims of runs; None if every client may write into every run."""
 

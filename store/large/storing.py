@@ -17,7 +17,7 @@ from store.ingest.open_exchange_files import read_events
 from store.ingest.project_writers import ProjectWriters, exchange_in_project
 from store.large.jobs import HelperJob, Reply, StoringJob
 from store.large.summary import encode_summary, underived_call
-from store.prices import call_cost
+from store.pricing.prices import call_cost
 
 
 class LargeStore:

@@ -26,6 +26,7 @@ from store.large import memory
 from store.large.jobs import HelperConfig, HelperJob, JudgeResult, RenderResult, Reply
 from store.large.storing import LargeStore
 from store.objects.body_objects import BodyObjects
+from store.pricing.prices import use_own_prices
 from store.run_tokens import is_claimed
 
 if TYPE_CHECKING:
@@ -48,6 +49,7 @@ class JobHandler:
             personal_data=config.redact_personal_data,
             names=config.redact_names,
         ).redact_text
+        use_own_prices(config.own_prices)
         self.database = Database(config.database_url, config.store_server)
         if config.objects is not None:
             self.database.objects = BodyObjects(self.database, config.objects)

@@ -16,7 +16,7 @@ from store.otlp.spans.openinference import last_text
 from store.otlp.spans.run_span import SpannedRun, run_span
 from store.otlp.spans.span import Span
 from store.otlp.target import SpanOptions
-from store.prices import split_cost
+from store.pricing.prices import split_cost
 from store.query.call_summaries import SUMMARY, Fields
 from store.query.exchange_reader import TooLarge
 from store.query.exchanges import ExchangeQueries

@@ -8,7 +8,7 @@ from typing import Any
 from calls.model import Call, Exchange
 from store.database.rows import digest_bytes
 from store.ingest.insert_rows import request_host
-from store.prices import Cost
+from store.pricing.prices import Cost
 from store.query.rest_shapes import CallExchange, CallPlace, Shape, call_shape
 from store.timeline.facts import StepFacts, ToolLinks
 from store.timeline.from_exchanges import TimelineFacts

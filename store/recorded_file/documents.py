@@ -24,7 +24,7 @@ from store.bundle.bundle import Bundle
 from store.bundle.trace import digest
 from store.effects.observed import EffectReader, ObservedEffect
 from store.effects.shapes import EffectFilter, EffectGroup, effect_shape, group_shape, sort_groups, step_after
-from store.prices import call_cost
+from store.pricing.prices import call_cost
 from store.query.rest_shapes import Shape, chunk_shapes, exchange_shape, ns_of, rfc3339
 from store.recorded_file.call_shapes import FileExchange, list_summaries, make_call_shapes
 from store.recorded_file.run_shape import make_run_shape

@@ -13,6 +13,7 @@ from calls.redaction.redactor import Redactor
 from proxy.commands.up import reserve_ports
 from proxy.errors import Failure
 from proxy.processes.ports import free_port
+from proxy.processes.settings_match import require_same_prices, setting_digests
 from proxy.processes.user_command import require_command
 from proxy.settings import load_settings
 from proxy.worker.recordings import load_file
@@ -161,6 +162,25 @@ def test_a_token_may_come_from_a_file(tmp_path: Path, monkeypatch: pytest.Monkey
     (tmp_path / "token").unlink()
     with pytest.raises(Failure, match=f"token_file: cannot read {tmp_path}/token: No such file"):
         load_settings({}, None)
+
+
+def test_a_file_of_prices_is_checked_when_settings_are_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    file = tmp_path / "prices.toml"
+    monkeypatch.setenv("PLAYHEAD_PRICES", str(file))
+    with pytest.raises(Failure, match=r"prices: cannot use .+prices.toml: No such file.*; write \[\[price\]\] tables"):
+        load_settings({}, None)
+    for content, words in ((b"[[price]]\nmodel = 'm'", "it has no price"), (b"\xff", "it is not UTF-8")):
+        file.write_bytes(content)
+        with pytest.raises(Failure, match=words):
+            load_settings({}, None)
+    file.write_text("[[price]]\nmodel = 'm'\ncall = 0.1\n")
+    settings = load_settings({}, None)
+    require_same_prices(settings, {})
+    require_same_prices(settings, {"settings": setting_digests(settings, ["prices"])})
+    with pytest.raises(Failure, match=r"calculates costs by other prices .* restart it with --prices"):
+        require_same_prices(settings, {"settings": {"prices": "0"}})
+    monkeypatch.delenv("PLAYHEAD_PRICES")
+    require_same_prices(load_settings({}, None), {"settings": {"prices": "0"}})
 
 
 def test_names_of_people_are_read_from_a_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -415,7 +415,7 @@ def test_only_given_options_become_parameters() -> None:
     query = take_list_query(flags)
     assert query == {"model": ["a", "b"], "error": "false", "min_cost": 0.5, "q": "refund"}
     assert has_filters(query)
-    assert flags.keys() == {"data", "config", "database_url", "project", "as_json", "limit"}
+    assert flags.keys() == {"data", "config", "database_url", "prices", "project", "as_json", "limit"}
     assert not has_filters(take_list_query(command.make_context("calls", ["--sort", "cost"]).params))
 
 

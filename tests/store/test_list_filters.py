@@ -9,7 +9,7 @@ import pytest
 from proxy.cli.look import list_options
 from store.database.connection import Database
 from store.ingest.batch_writer import BatchWriter, DerivedExchange
-from store.prices import Cost
+from store.pricing.prices import Cost
 from store.query.runs import Runs
 from tests.store.house import PROFILES, House, is_problem, open_house
 from tests.store.samples import NOON, SECOND, call, exchange, model_call

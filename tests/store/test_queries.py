@@ -18,7 +18,7 @@ from store.database.blobs import CorruptData
 from store.database.connection import Database
 from store.feed.entries import IDLE
 from store.ingest.batch_writer import BatchWriter, DerivedExchange
-from store.prices import Cost
+from store.pricing.prices import Cost
 from store.query.exchanges import ExchangeQueries
 from store.query.filters import Filters
 from store.query.pages import BadCursor

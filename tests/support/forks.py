@@ -613,7 +613,7 @@ def _compute_once() -> None:
     for exchange in import_module("store.bundle.bundle").read_bundle(example).exchanges:
         list(find_leaks(1, exchange, redactor))
         derive_call(exchange, profiles)
-    vars(import_module("store.prices"))["_tables"]()
+    vars(import_module("store.pricing.prices"))["_tables"]()
     app = import_module("store.api.app")
     dependencies = [import_module("fastapi").Depends(app.refuse_unknown_parameters)]
     for prefix, router in app.ROUTERS:

@@ -29,7 +29,7 @@ from store.bundle.bundle import BadBundle, BundleHead, BundleTooLarge, Entry, Re
 from store.generations.fork_copies import UUID7, copied_id
 from store.ingest.batch_writer import DerivedExchange
 from store.large.summary import encode_summary_if_large
-from store.prices import call_cost
+from store.pricing.prices import call_cost
 
 router = APIRouter(tags=["runs"], route_class=DeferredRoute)
 

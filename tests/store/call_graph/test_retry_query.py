@@ -12,7 +12,7 @@ from calls.model import Exchange, Request
 from store.active_profiles import load_profiles
 from store.database.connection import Database
 from store.ingest.batch_writer import BatchWriter, DerivedExchange
-from store.prices import call_cost
+from store.pricing.prices import call_cost
 from store.query.exchanges import ExchangeQueries
 from store.query.filters import Filters
 from store.query.runs import Runs

@@ -15,7 +15,7 @@ from store.database.connection import Database
 from store.ingest.batch_writer import BatchWriter, DerivedExchange
 from store.otlp.run_export import RunExport
 from store.otlp.target import SpanOptions
-from store.prices import call_cost
+from store.pricing.prices import call_cost
 from store.query.runs import Runs
 from tests.store.house import PROFILES
 from tests.store.samples import NOON, SECOND, exchange

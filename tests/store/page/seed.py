@@ -13,7 +13,7 @@ from calls.events import EffectBatch, Gap
 from calls.model import Body, Chunk, Exchange, Headers, Request, Response
 from store.database.connection import Database
 from store.ingest.batch_writer import BatchWriter, DerivedExchange
-from store.prices import call_cost
+from store.pricing.prices import call_cost
 from store.query.runs import Runs
 from tests.store.house import PROFILES, House
 from tests.store.samples import NOON, REQUEST_HEADERS, response_headers, uuid7

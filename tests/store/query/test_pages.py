@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from calls.model import Call, Exchange, Usage
 from store.database.connection import Database
 from store.ingest.batch_writer import BatchWriter, DerivedExchange
-from store.prices import Cost
+from store.pricing.prices import Cost
 from store.query.exchanges import ExchangeQueries
 from store.query.filters import Filters
 from store.query.pages import BadCursor, Sort

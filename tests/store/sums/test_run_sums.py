@@ -15,7 +15,7 @@ from store.database.tables import call_sums, run_totals
 from store.feed.consumer import ConsumerRunner
 from store.feed.signal import FeedSignal
 from store.ingest.batch_writer import BatchWriter, DerivedExchange
-from store.prices import call_cost
+from store.pricing.prices import call_cost
 from store.query.filters import Filters
 from store.query.rest_shapes import Shape
 from store.query.runs import Runs

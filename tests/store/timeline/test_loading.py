@@ -11,7 +11,7 @@ from calls.derive import derive_call
 from calls.model import Exchange
 from store.bundle.bundle import Bundle, Entry, bundle_lines
 from store.database.connection import Database
-from store.prices import call_cost
+from store.pricing.prices import call_cost
 from store.query.rest_shapes import ns_of
 from store.timeline.conversation import make_conversation
 from store.timeline.from_exchanges import read_facts

@@ -12,9 +12,9 @@ from msgspec.structs import replace
 
 from calls.derive import derive_call
 from calls.model import Call, Exchange
-from store import prices
 from store.active_profiles import load_profiles
-from store.prices import Cost, call_cost
+from store.pricing import prices
+from store.pricing.prices import Cost, call_cost
 from tests.calls.strategies import json_values
 from tests.calls.test_derive import answered_exchange
 

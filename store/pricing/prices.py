@@ -1,7 +1,8 @@
 """Compute the cost of a call: its usage at the prices of its day, from the tables of genai-prices.
 
 The tables are not updated at run time; a stored cost names the version of the tables. A call has no cost where the model or
-service has no price, or the answer has no usage. Prices are list prices, without discounts or contracts.
+service has no price, or the answer has no usage. Prices are list prices, without discounts or contracts; prices of the user's own
+(`store.pricing.own_prices`) come first.
 """
 
 import datetime as dt
@@ -18,6 +19,7 @@ import msgspec
 from calls.codec.json import dumps
 from calls.codec.lenient_json import as_object, as_text_or_none
 from calls.model import Call, Exchange, Json, Usage, header
+from store.pricing.own_prices import NO_PRICES, OwnPrice, OwnPrices, PricedCall, price_usage
 
 if TYPE_CHECKING:
     from genai_prices.data_snapshot import DataSnapshot
@@ -26,6 +28,8 @@ if TYPE_CHECKING:
 
 LARGEST: Final = Decimal(10) ** 9
 """Dollars. A call that would cost more has an invalid usage."""
+
+_FIRST_ERROR: Final = 400
 
 FREE: Final = frozenset(("count_tokens", "moderation"))
 """Operations of a model that cost nothing."""
@@ -83,6 +87,16 @@ class Cost:
     """The version of the tables, such as `genai-prices/0.2.3`; or `provider` or `record`."""
 
 
+_own_prices = NO_PRICES
+"""The prices of the user's own, in this process."""
+
+
+def use_own_prices(prices: OwnPrices) -> None:
+    """Calculate costs by these prices first, from now on. A process that calculates any calls it once, when it starts."""
+    global _own_prices  # what a process is configured with, like the tables
+    _own_prices = prices
+
+
 def call_cost(exchange: Exchange, call: Call) -> Cost | None:
     """Return what the call cost; None where it cannot be known."""
     if call.kind != "model" or call.pending is not None:
@@ -91,6 +105,33 @@ def call_cost(exchange: Exchange, call: Call) -> Cost | None:
         return Cost(usd=Decimal(0), prices=RECORDED)
     if call.operation in FREE:
         return Cost(usd=Decimal(0), prices=tables_version())
+    if _own_prices.prices and (own := _own_price(exchange, call)) is not None:
+        return _own_cost(own, exchange, call)
+    return _list_cost(exchange, call)
+
+
+def _own_price(exchange: Exchange, call: Call) -> OwnPrice | None:
+    models = tuple(name for name in (call.model_returned, call.model_requested) if name)
+    host = urlsplit(exchange.request.url).hostname or ""
+    return _own_prices.find(
+        PricedCall(models=models, provider=call.provider, host=host, started_at=exchange.started_at)
+    )
+
+
+def _own_cost(price: OwnPrice, exchange: Exchange, call: Call) -> Cost | None:
+    if price.discount is not None:
+        listed = _list_cost(exchange, call)
+        usd = None if listed is None else listed.usd * (1 - price.discount)
+    elif (exchange.response is None or exchange.response.status >= _FIRST_ERROR) and call.usage == Usage():
+        return None  # what failed is not charged by the call
+    else:
+        usd = price_usage(price, call.usage, as_object(as_object(call.answer).get("usage")))
+    usd = None if usd is None else _plausible_amount(usd)
+    return None if usd is None else Cost(usd=usd, prices=_own_prices.version)
+
+
+def _list_cost(exchange: Exchange, call: Call) -> Cost | None:
+    """Return the cost that the provider states, or by the tables."""
     answer = as_object(call.answer)
     if (stated := _stated_cost(call, answer)) is not None:
         return Cost(usd=stated, prices=STATED)
