@@ -21,6 +21,7 @@ import calls.profiles
 from calls.dialects.table import DIALECTS
 from calls.keys.profile import (
     AnswerRules,
+    Answers,
     Default,
     Folds,
     HeaderRules,
@@ -127,6 +128,7 @@ def _build_part(kind: type | None, value: Any) -> Any:
     if kind is Folds:
         value["defaults"] = (Default(**one) for one in value.get("defaults", ()))
         value["nonces"] = (Nonce(**one) for one in value.get("nonces", ()))
+        value["answers"] = (Answers(**one) for one in value.get("answers", ()))
     return kind(**{name: tuple(texts) for name, texts in value.items()})
 
 

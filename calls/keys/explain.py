@@ -23,7 +23,7 @@ RULES: Final[Mapping[str, str]] = {
     "unknown": "no rule classifies it, and the profile leaves such fields out",
     "told": "the service only receives reports: no answer depends on it",
     "null": "null is the same as a missing member",
-    "nonce": "a line that the client generates anew for each request",
+    "nonce": "a line that is generated anew for each request",
     "default": "the API's default value is the same as a missing member",
     "place": "account ids and the choice of a streamed answer in the path do not count",
     "text": "a single text part is the same as its text",
@@ -35,6 +35,7 @@ RULES: Final[Mapping[str, str]] = {
     "graphql": "white space, commas and comments of a GraphQL document do not count",
     "schema": "schema keywords in camelCase or snake_case and types in any case are the same",
     "names": "a name in snake_case is the same as in camelCase",
+    "answers": "answers to calls count in the order of the calls",
     "own": "names here are defined by the user and are not changed",
 }
 

@@ -5,6 +5,7 @@ value that is left out or changed is noted with the rule that applies.
 """
 
 from collections.abc import Sequence
+from typing import Final
 
 import msgspec
 
@@ -16,6 +17,9 @@ from calls.keys import graphql, normalize
 from calls.keys.element_memory import OMITTED, BodyMemory, ItemNotes, OmittedField, SelectedElement, SelectedItems
 from calls.keys.rules import At, FieldClass, Node
 from calls.model import Json
+
+ID_PREFIX: Final = "id:"
+"""What the name of an id begins with; its number follows."""
 
 
 class LeftOutField(msgspec.Struct, frozen=True, kw_only=True):
@@ -127,11 +131,33 @@ class Selection:
 
     def _select_elements(self, value: list[Json], node: Node, field_class: FieldClass | None, at: At) -> Json:
         memory = self._memory
-        if memory is not None and (array := memory.arrays.get(id(value))) is not None:
+        order = self._order_of_calls(value, node.answer_id) if node.answer_id else None
+        if order is None and memory is not None and (array := memory.arrays.get(id(value))) is not None:
             return self._select_array(memory, array, node, field_class, at)
         visit = self._visit if memory is None else self._visit_element
-        parts = [visit(item, node.child(index, item), field_class, (at, index)) for index, item in enumerate(value)]
+        if order is not None:
+            self.notes.folds.append((at, "answers"))
+        items = enumerate(value) if order is None else ((index, value[index]) for index in order)
+        parts = [visit(item, node.child(index, item), field_class, (at, index)) for index, item in items]
         return [part for part in parts if not isinstance(part, OmittedField)]
+
+    def _order_of_calls(self, elements: list[Json], member: str) -> list[int] | None:
+        """Return the elements' indexes with neighbours that answer calls in the order of the calls; None if they are."""
+        places: list[tuple[int, int]] = []
+        neighbours = 0
+        for element in elements:
+            number = self._call_number(element, member)
+            places.append((neighbours, number or 0))
+            if number is None:
+                neighbours += 1
+        order = sorted(range(len(elements)), key=places.__getitem__)
+        return None if order == list(range(len(elements))) else order
+
+    def _call_number(self, element: Json, member: str) -> int | None:
+        """Return the number of the call that an element answers, if the call was seen before."""
+        called = element.get(member) if isinstance(element, dict) else None
+        name = self._ids.get(called) if isinstance(called, str) else None
+        return int(name.removeprefix(ID_PREFIX)) if name is not None else None
 
     def _select_array(
         self, memory: BodyMemory, body_array: BodyArray, node: Node, field_class: FieldClass | None, at: At
@@ -349,7 +375,7 @@ class Selection:
 
     def _name_id(self, was: str) -> str:
         if (now := self._ids.get(was)) is None:
-            now = self._ids[was] = f"id:{len(self._ids) + 1}"
+            now = self._ids[was] = f"{ID_PREFIX}{len(self._ids) + 1}"
         return now
 
     def _remove_nonce(self, value: Json, starts: tuple[str, ...], at: At) -> Json | OmittedField:

@@ -89,6 +89,14 @@ class Default(msgspec.Struct, frozen=True, kw_only=True):
     value: Json
 
 
+class Answers(msgspec.Struct, frozen=True, kw_only=True):
+    """An array in which neighbouring elements answer calls; they count in the order of the calls, however they came."""
+
+    path: str
+    id: str
+    """The member of an element with the id of its call."""
+
+
 class Folds(msgspec.Struct, frozen=True, kw_only=True):
     """Paths at which the API treats several forms of a value as equal."""
 
@@ -118,6 +126,7 @@ class Folds(msgspec.Struct, frozen=True, kw_only=True):
     """The string is a GraphQL document: white space, commas and comments in it do not count."""
     defaults: tuple[Default, ...] = ()
     nonces: tuple[Nonce, ...] = ()
+    answers: tuple[Answers, ...] = ()
 
 
 class AnswerRules(msgspec.Struct, frozen=True, kw_only=True):
@@ -181,6 +190,7 @@ class Profile:
             yield from (RuleAtPath(path=path, rule=fold) for path in getattr(self.folds, fold))
         yield from (RuleAtPath(path=one.path, rule="default", value=one.value) for one in self.folds.defaults)
         yield from (RuleAtPath(path=nonce.path, rule="nonce", nonce_start=nonce.starts) for nonce in self.folds.nonces)
+        yield from (RuleAtPath(path=one.path, rule="answers", answer_id=one.id) for one in self.folds.answers)
 
 
 _MAX_CACHED_ROUTES: Final = 2048

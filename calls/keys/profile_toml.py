@@ -16,6 +16,7 @@ from calls.keys.profile import (
     NEVER_KEYS,
     PLAIN_FOLDS,
     AnswerRules,
+    Answers,
     BadProfile,
     Default,
     Folds,
@@ -113,10 +114,11 @@ def _merge_folds(base: Folds, own: Folds) -> Folds:
         **plain,
         defaults=_merge_by_path(own.defaults, base.defaults),
         nonces=_merge_by_path(own.nonces, base.nonces),
+        answers=_merge_by_path(own.answers, base.answers),
     )
 
 
-def _merge_by_path[T: Default | Nonce](own: tuple[T, ...], base: tuple[T, ...]) -> tuple[T, ...]:
+def _merge_by_path[T: Default | Nonce | Answers](own: tuple[T, ...], base: tuple[T, ...]) -> tuple[T, ...]:
     own_paths = {one.path for one in own}
     return (*own, *(one for one in base if one.path not in own_paths))
 
@@ -216,9 +218,12 @@ class _ProfileTable:
             self._check_paths(paths)
         defaults = self._parse_tables(table.get("defaults", []), Default, '{ path = "$.type", value = "message" }')
         nonces = self._parse_tables(table.get("nonces", []), Nonce, '{ path = "$.system", starts = "x-" }')
-        return Folds(**lists, defaults=defaults, nonces=nonces)
+        answers = self._parse_tables(
+            table.get("answers", []), Answers, '{ path = "$.messages[*].content", id = "tool_use_id" }'
+        )
+        return Folds(**lists, defaults=defaults, nonces=nonces, answers=answers)
 
-    def _parse_tables[T: (Default, Nonce)](self, entries: Any, kind: type[T], example: str) -> tuple[T, ...]:
+    def _parse_tables[T: (Default, Nonce, Answers)](self, entries: Any, kind: type[T], example: str) -> tuple[T, ...]:
         name = kind.__name__.lower()
         try:
             rules = tuple(kind(**entry) for entry in entries)

@@ -36,6 +36,7 @@ type Rule = Literal[
     "graphql",
     "default",
     "nonce",
+    "answers",
 ]
 """The effect of a rule: a class, or a fold (described in `profile.Folds`)."""
 
@@ -53,6 +54,8 @@ class RuleAtPath(msgspec.Struct, frozen=True, kw_only=True):
     rule: Rule
     nonce_start: str = ""
     """For a nonce: the beginning of the line."""
+    answer_id: str = ""
+    """For answers: the member with the id of the call that an element answers."""
     value: Json = None
     """For a default: the value."""
 
@@ -63,6 +66,7 @@ class Node(msgspec.Struct, frozen=True, kw_only=True):
     field_class: FieldClass | None = None
     folds: frozenset[Rule] = frozenset()
     nonce_starts: tuple[str, ...] = ()
+    answer_id: str = ""
     default: Json = None
     by_name: dict[str | int, "Node"] = msgspec.field(default_factory=dict)
     by_type: dict[str, "Node"] = msgspec.field(default_factory=dict)
@@ -143,7 +147,13 @@ def _rule_node(rule: RuleAtPath) -> Node:
             return Node(field_class=rule.rule, has_key_rule=rule.rule == "key")
         case fold:
             starts = (rule.nonce_start,) if fold == "nonce" else ()
-            return Node(folds=frozenset((fold,)), nonce_starts=starts, default=rule.value, has_id_rule=fold == "id")
+            return Node(
+                folds=frozenset((fold,)),
+                nonce_starts=starts,
+                answer_id=rule.answer_id,
+                default=rule.value,
+                has_id_rule=fold == "id",
+            )
 
 
 def _unite(first: Node, second: Node) -> Node:
@@ -188,6 +198,7 @@ def _combine(
         field_class=first.field_class or second.field_class,
         folds=first.folds | second.folds,
         nonce_starts=tuple(dict.fromkeys((*first.nonce_starts, *second.nonce_starts))),
+        answer_id=first.answer_id or second.answer_id,
         default=second.default if first.default is None else first.default,
         by_name=by_name,
         by_type=by_type,

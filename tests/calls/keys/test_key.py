@@ -223,6 +223,41 @@ def test_a_day_that_somebody_writes_is_in_the_key() -> None:
             assert key(to, one, *headers) != key(to, other, *headers)
 
 
+def test_results_of_tools_that_were_called_at_once_count_in_the_order_of_the_calls() -> None:
+    def body(*results: tuple[str, str], more: tuple[dict[str, Any], ...] = ()) -> dict[str, Any]:
+        calls: list[dict[str, Any]] = [
+            {"type": "tool_use", "id": name, "name": "run", "input": {}} for name in ("toolu_x", "toolu_a", "toolu_m")
+        ]
+        blocks = [{"type": "tool_result", "tool_use_id": name, "content": text} for name, text in results]
+        return chat(user("hi"), {"role": "assistant", "content": calls}, user([*blocks, *more]), max_tokens=1)
+
+    one, two, three = ("toolu_x", "1"), ("toolu_a", "2"), ("toolu_m", "3")
+    called = key(ANTHROPIC, body(one, two, three), VERSION)
+    assert key(ANTHROPIC, body(three, one, two), VERSION) == called
+    assert [(made.pointer, made.rule) for made in how(ANTHROPIC, body(two, one), VERSION).normalized_fields] == [
+        ("/body/messages/2/content", "answers")
+    ]
+    assert key(ANTHROPIC, body(("toolu_x", "2"), ("toolu_a", "1"), three), VERSION) != called
+    # What is between two results parts them, and what answers no call stays where it is.
+    said: dict[str, Any] = {"type": "text", "text": "said"}
+    apart = {"type": "tool_result", "tool_use_id": "toolu_x", "content": "1"}
+    assert key(ANTHROPIC, body(two, more=(said, apart)), VERSION) != key(
+        ANTHROPIC, body(one, two, more=(said,)), VERSION
+    )
+    unknown = [body(("toolu_1", "1"), ("toolu_2", "2")), body(("toolu_2", "2"), ("toolu_1", "1"))]
+    assert key(ANTHROPIC, unknown[0], VERSION) != key(ANTHROPIC, unknown[1], VERSION)
+
+
+def test_the_ids_and_times_of_claude_code_s_subagents_are_not_in_the_key() -> None:
+    def body(agent: str, duration: int, result: str = "done") -> dict[str, Any]:
+        left = f"agentId: {agent} (use SendMessage with to: '{agent}')\n<usage>subagent_tokens: 9\nduration_ms: {duration}</usage>"
+        content = [{"type": "text", "text": result}, {"type": "text", "text": left}]
+        return chat(user([{"type": "tool_result", "tool_use_id": "toolu_1", "content": content}]), max_tokens=1)
+
+    assert key(ANTHROPIC, body("a1", 7), VERSION) == key(ANTHROPIC, body("b2", 93), VERSION)
+    assert key(ANTHROPIC, body("a1", 7), VERSION) != key(ANTHROPIC, body("a1", 7, "failed"), VERSION)
+
+
 def test_what_codex_notes_beside_its_messages_is_not_in_the_key() -> None:
     def body(number: int, text: str = "hi", tool: str = "exec") -> dict[str, Any]:
         tools = {"type": "additional_tools", "id": f"at_{number}", "role": "developer", "tools": [{"name": tool}]}
