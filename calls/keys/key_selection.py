@@ -155,8 +155,8 @@ class Selection:
 
     def _call_number(self, element: Json, member: str) -> int | None:
         """Return the number of the call that an element answers, if the call was seen before."""
-        called = element.get(member) if isinstance(element, dict) else None
-        name = self._ids.get(called) if isinstance(called, str) else None
+        call_id = element.get(member) if isinstance(element, dict) else None
+        name = self._ids.get(call_id) if isinstance(call_id, str) else None
         return int(name.removeprefix(ID_PREFIX)) if name is not None else None
 
     def _select_array(

@@ -237,8 +237,8 @@ def main() -> None:
         # An argument of other bytes than UTF-8, which no message to another process and no request can have.
         if not any("\udc80" <= each <= "\udcff" for each in error.object):
             raise
-        shown = printable(error.object[max(error.start - 100, 0) : error.end + 100])
-        click.echo(f"playhead: {shown} is not UTF-8; give another word, or rename the file or directory", err=True)
+        argument = printable(error.object[max(error.start - 100, 0) : error.end + 100])
+        click.echo(f"playhead: {argument} is not UTF-8; give another word, or rename the file or directory", err=True)
         code = FAILURE_EXIT_CODE
     except OSError as error:
         if error.errno not in FULL:
