@@ -7,8 +7,6 @@ from collections.abc import Mapping
 from typing import Any, Final
 
 from calls.codec.json import dumps
-from calls.model import Usage
-from store.database.rows import digest_text
 from store.large.summary import (
     EMPTY_SUMMARY,
     MAX_TEXT_LENGTH,
@@ -18,7 +16,7 @@ from store.large.summary import (
     parse_value,
     read_summary,
 )
-from store.query.rest_shapes import CallPlace, Shape, dollars, has_call_failed, milliseconds, path_of, rfc3339
+from store.query.rest_shapes import CallPlace, Shape, milliseconds, path_of, rfc3339, stored_members
 
 type Fields = frozenset[str] | None
 """The requested members; None for all of them."""
@@ -145,18 +143,7 @@ def summary_shape(
             for tool in summary.tool_calls
         ],
         "tool_results": [],
-        "finish_reason": last_row["finish_reason"],
-        "answer_state": last_row["answer_state"],
-        "usage": {name: last_row[name] for name in Usage.__slots__},
-        "cost_usd": dollars(last_row["cost_usd"]),
-        "prices": last_row["prices"],
-        "streamed": last_row["streamed"],
-        "complete": last_row["complete"],
-        "failed": has_call_failed(first_row["kind"], last_row),
-        "outcome": last_row["outcome"],
-        "key": digest_text(first_row["key"]),
-        "nth": place.nth,
-        "profile": first_row["profile"],
+        **stored_members(place, first_row, last_row),
         "warnings": [*last_summary.warnings, *([unavailable] if unavailable else ())],
         "started_at": rfc3339(first_row["started_at"]),
         "first_byte_ms": _milliseconds_after(started_at, last_head, last_head["first_byte_at"]),

@@ -118,6 +118,24 @@ class CallPlace:
     attempts: int
 
 
+def stored_members(place: CallPlace, first_row: Mapping[Any, Any], last_row: Mapping[Any, Any]) -> Shape:
+    """Return the members of a call that its columns say, from its finish reason to its profile."""
+    return {
+        "finish_reason": last_row["finish_reason"],
+        "answer_state": last_row["answer_state"],
+        "usage": {name: last_row[name] for name in Usage.__slots__},
+        "cost_usd": dollars(last_row["cost_usd"]),
+        "prices": last_row["prices"],
+        "streamed": last_row["streamed"],
+        "complete": last_row["complete"],
+        "failed": has_call_failed(first_row["kind"], last_row),
+        "outcome": last_row["outcome"],
+        "key": digest_text(first_row["key"]),
+        "nth": place.nth,
+        "profile": first_row["profile"],
+    }
+
+
 def call_shape(place: CallPlace, first: CallExchange, last: CallExchange) -> Shape:
     """Return the shape of a call: the request of its first exchange and the answer of its last, which are mostly the same."""
     call = first.call if first is last else merge_calls([first.call, last.call])
@@ -145,18 +163,7 @@ def call_shape(place: CallPlace, first: CallExchange, last: CallExchange) -> Sha
         "text": call.text,
         "tool_calls": [_tool_shape(tool) for tool in call.tool_calls],
         "tool_results": list(call.tool_results),
-        "finish_reason": last_row["finish_reason"],
-        "answer_state": last_row["answer_state"],
-        "usage": {name: last_row[name] for name in Usage.__slots__},
-        "cost_usd": dollars(last_row["cost_usd"]),
-        "prices": last_row["prices"],
-        "streamed": last_row["streamed"],
-        "complete": last_row["complete"],
-        "failed": has_call_failed(first_row["kind"], last_row),
-        "outcome": last_row["outcome"],
-        "key": digest_text(first_row["key"]),
-        "nth": place.nth,
-        "profile": first_row["profile"],
+        **stored_members(place, first_row, last_row),
         "warnings": list(call.warnings),
         "started_at": rfc3339(first_row["started_at"]),
         "first_byte_ms": milliseconds(_since_first(first.exchange, last.exchange, last.exchange.first_byte_at)),

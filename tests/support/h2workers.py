@@ -3,10 +3,11 @@
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
+from pathlib import Path
 from typing import Any
 
 from tests.support.h2wire import Fields, Peer, StreamBroken
-from tests.support.wire import Upstream, Worker, connect_through, serving, upstream_tls
+from tests.support.wire import MemoryRecorder, Upstream, Worker, connect_through, open_worker, serving, upstream_tls
 
 OK: Fields = [(":status", "200"), ("x-a", "1")]
 
@@ -43,6 +44,19 @@ async def asking(worker: Worker, upstream: Upstream, *, acknowledge: bool = True
 def reaching(*upstreams: Upstream) -> dict[str, Any]:
     """A worker that may reach these."""
     return {"allow_private": True, "connect_ports": tuple(upstream.port for upstream in upstreams)}
+
+
+@asynccontextmanager
+async def conversing(
+    directory: Path, handler: Handler, recorder: MemoryRecorder | None = None
+) -> AsyncIterator[tuple[Peer, str]]:
+    """An HTTP/2 client of an HTTP/2 upstream, through a worker between them."""
+    async with (
+        speaking(handler) as upstream,
+        open_worker(directory, recorder, **reaching(upstream)) as worker,
+        asking(worker, upstream) as (peer, authority),
+    ):
+        yield peer, authority
 
 
 async def answer_all(peer: Peer) -> None:

@@ -19,7 +19,7 @@ from proxy.trust.ca import ensure_ca
 from replay.answer import Answer, Piece
 from tests.support.h2wire import Peer, StreamBroken
 from tests.support.h2workers import OK as OK2
-from tests.support.h2workers import asking, reaching, speaking
+from tests.support.h2workers import asking, conversing, reaching, speaking
 from tests.support.wire import (
     MemoryRecorder,
     ScriptedAnswerer,
@@ -218,11 +218,7 @@ async def test_a_get_that_was_reset_is_not_asked_again(tmp_path: Path) -> None:
             else:
                 peer.respond(stream, OK2, [b"ok"])
 
-    async with (
-        speaking(handler) as upstream,
-        open_worker(tmp_path, **reaching(upstream)) as worker,
-        asking(worker, upstream) as (peer, authority),
-    ):
+    async with conversing(tmp_path, handler) as (peer, authority):
         await peer.answer(peer.ask(authority, "/"))
         with pytest.raises(StreamBroken, match=r"code 2$"):
             await peer.answer(peer.ask(authority, "/reset"))

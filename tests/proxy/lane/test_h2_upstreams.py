@@ -14,7 +14,7 @@ from proxy.trust.ca import ensure_ca
 from proxy.wire.config import EngineConfig, Limits
 from proxy.wire.engine_state import EngineState
 from tests.support.h2wire import Fields, Peer, StreamBroken
-from tests.support.h2workers import OK, answer_all, asking, reaching, speaking
+from tests.support.h2workers import OK, answer_all, asking, conversing, reaching, speaking
 from tests.support.wire import MemoryRecorder, Upstream, answering, connect_through, open_worker
 
 REFUSED, INTERNAL, CANCEL = 7, 2, 8
@@ -125,11 +125,7 @@ async def _resets(code: int, method: str) -> tuple[Any, list[str]]:
 async def test_what_was_refused_before_anything_was_done_is_asked_again(tmp_path: Path) -> None:
     handler, asked = await _resets(REFUSED, "POST")
     recorder = MemoryRecorder()
-    async with (
-        speaking(handler) as upstream,
-        open_worker(tmp_path, recorder, **reaching(upstream)) as worker,
-        asking(worker, upstream) as (peer, authority),
-    ):
+    async with conversing(tmp_path, handler, recorder) as (peer, authority):
         head: Fields = [("content-length", "4")]
         heard = await peer.answer(peer.ask(authority, "/", method="POST", body=b"once", extra=head))
     assert heard.body == b"ok"
@@ -141,11 +137,7 @@ async def test_what_was_refused_before_anything_was_done_is_asked_again(tmp_path
 async def test_what_was_reset_otherwise_is_not_asked_again(tmp_path: Path, code: int) -> None:
     handler, asked = await _resets(code, "POST")
     recorder = MemoryRecorder()
-    async with (
-        speaking(handler) as upstream,
-        open_worker(tmp_path, recorder, **reaching(upstream)) as worker,
-        asking(worker, upstream) as (peer, authority),
-    ):
+    async with conversing(tmp_path, handler, recorder) as (peer, authority):
         with pytest.raises(StreamBroken, match=f"code {code}$"):
             await peer.answer(peer.ask(authority, "/", method="POST", body=b"once"))
         await recorder.only.over.wait()
@@ -160,11 +152,7 @@ async def test_an_upstream_that_refuses_without_end_is_believed(tmp_path: Path) 
             peer.conn.reset_stream(stream, REFUSED)
             peer.flush()
 
-    async with (
-        speaking(handler) as upstream,
-        open_worker(tmp_path, **reaching(upstream)) as worker,
-        asking(worker, upstream) as (peer, authority),
-    ):
+    async with conversing(tmp_path, handler) as (peer, authority):
         with pytest.raises(StreamBroken, match=r"code 7$"):
             await peer.answer(peer.ask(authority, "/"))
 
@@ -243,11 +231,7 @@ async def test_a_connection_that_nobody_needs_is_let_go(tmp_path: Path, monkeypa
         finally:
             gone.set()
 
-    async with (
-        speaking(handler) as upstream,
-        open_worker(tmp_path, **reaching(upstream)) as worker,
-        asking(worker, upstream) as (peer, authority),
-    ):
+    async with conversing(tmp_path, handler) as (peer, authority):
         await peer.answer(peer.ask(authority, "/"))
         async with asyncio.timeout(60):
             await gone.wait()
@@ -328,11 +312,7 @@ async def test_a_connection_that_is_closed_as_soon_as_it_is_made_is_nobodys(
         made.is_gone = True
         return made
 
-    async with (
-        speaking(answer_all) as upstream,
-        open_worker(tmp_path, **reaching(upstream)) as worker,
-        asking(worker, upstream) as (peer, authority),
-    ):
+    async with conversing(tmp_path, answer_all) as (peer, authority):
         monkeypatch.setattr(Upstreams, "connect", connect_and_close)
         monkeypatch.setattr(h2upstreams.SharedConnection, "has_room", False)
         heard = await peer.answer(peer.ask(authority, "/"))

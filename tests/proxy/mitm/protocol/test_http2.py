@@ -10,7 +10,7 @@ import pytest
 
 from calls.model import ChunkKind
 from tests.support.h2wire import Fields, Peer, StreamBroken
-from tests.support.h2workers import OK, answer_all, asking, reaching, speaking
+from tests.support.h2workers import OK, answer_all, asking, conversing, reaching, speaking
 from tests.support.wire import (
     MemoryRecorder,
     Side,
@@ -31,11 +31,7 @@ async def test_a_call_over_http_2_is_relayed_and_recorded(tmp_path: Path) -> Non
         await peer.request()
 
     recorder = MemoryRecorder()
-    async with (
-        speaking(handler) as upstream,
-        open_worker(tmp_path, recorder, **reaching(upstream)) as worker,
-        asking(worker, upstream) as (peer, authority),
-    ):
+    async with conversing(tmp_path, handler, recorder) as (peer, authority):
         heard = await peer.answer(peer.ask(authority, "/v1?x=1", method="POST", body=b"asked", extra=[("x-b", "2")]))
         await recorder.only.over.wait()
     assert heard.headers == OK
@@ -114,11 +110,7 @@ async def test_interim_responses_pass(tmp_path: Path, status: str) -> None:
         peer.respond(stream, OK, [b"ok"])
         await peer.request()
 
-    async with (
-        speaking(handler) as upstream,
-        open_worker(tmp_path, MemoryRecorder(), **reaching(upstream)) as worker,
-        asking(worker, upstream) as (peer, authority),
-    ):
+    async with conversing(tmp_path, handler, MemoryRecorder()) as (peer, authority):
         heard = await peer.answer(peer.ask(authority, "/"))
     assert heard.interim == [[(":status", status), ("link", "</a>")]]
     assert heard.body == b"ok"
@@ -130,11 +122,7 @@ async def test_a_response_without_a_body_ends_at_its_head(tmp_path: Path) -> Non
             stream, _ = await peer.request()
             peer.respond(stream, [(":status", "204")])
 
-    async with (
-        speaking(handler) as upstream,
-        open_worker(tmp_path, MemoryRecorder(), **reaching(upstream)) as worker,
-        asking(worker, upstream) as (peer, authority),
-    ):
+    async with conversing(tmp_path, handler, MemoryRecorder()) as (peer, authority):
         assert (await peer.answer(peer.ask(authority, "/"))).headers == [(":status", "204")]
 
 
@@ -150,11 +138,7 @@ async def test_a_stream_that_the_upstream_resets_is_reset(tmp_path: Path) -> Non
         await peer.request()
 
     recorder = MemoryRecorder()
-    async with (
-        speaking(handler) as upstream,
-        open_worker(tmp_path, recorder, **reaching(upstream)) as worker,
-        asking(worker, upstream) as (peer, authority),
-    ):
+    async with conversing(tmp_path, handler, recorder) as (peer, authority):
         first = peer.ask(authority, "/")
         with pytest.raises(StreamBroken, match="reset"):
             await peer.answer(first)
@@ -176,11 +160,7 @@ async def test_a_stream_that_the_client_resets_is_reset_upstream(tmp_path: Path)
         reset.set()
 
     recorder = MemoryRecorder()
-    async with (
-        speaking(handler) as upstream,
-        open_worker(tmp_path, recorder, **reaching(upstream)) as worker,
-        asking(worker, upstream) as (peer, authority),
-    ):
+    async with conversing(tmp_path, handler, recorder) as (peer, authority):
         stream = peer.ask(authority, "/")
         while not peer.streams[stream].pieces:
             await peer.step()
@@ -201,11 +181,7 @@ async def test_a_goaway_in_the_middle_ends_what_was_under_way(tmp_path: Path) ->
         peer.flush()
 
     recorder = MemoryRecorder()
-    async with (
-        speaking(handler) as upstream,
-        open_worker(tmp_path, recorder, **reaching(upstream)) as worker,
-        asking(worker, upstream) as (peer, authority),
-    ):
+    async with conversing(tmp_path, handler, recorder) as (peer, authority):
         with pytest.raises(StreamBroken):
             await peer.answer(peer.ask(authority, "/"))
         await recorder.only.over.wait()
