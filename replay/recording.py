@@ -168,7 +168,7 @@ def build_recording(
         environment=environment,
         unresolved_names=tuple(str(labels.get(UNRESOLVED_LABEL, "")).split()),
         started_at=_start(bundle.run),
-        size=_held_bytes(bundle) + sum(len(one.items) for one in bundle.effects),
+        size=held_bytes(bundle) + sum(len(one.items) for one in bundle.effects),
     )
 
 
@@ -179,7 +179,8 @@ def _start(run: Mapping[str, Any]) -> int | None:
         return None
 
 
-def _held_bytes(bundle: Bundle) -> int:
+def held_bytes(bundle: Bundle) -> int:
+    """Return how many bytes of memory a bundle takes, roughly."""
     entries = bundle.entries
     if isinstance(entries, StoredRun):
         return entries.size + len(entries) * EXCHANGE_SIZE

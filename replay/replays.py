@@ -90,6 +90,9 @@ class Replays:
     run_mode: Callable[[str], str | None] = lambda _run: None
     """The mode of a run, if it has its own. Requests of a run in mode `replay` never go live."""
 
+    expect: Callable[[str], None] = lambda _replay: None
+    """Called with the id of a replay that is not loaded, but will most likely be requested soon. It must return at once."""
+
     memory_limit: int = MEMORY_LIMIT
     """Bytes that the loaded recordings may take. The one in use may be larger."""
 
@@ -175,6 +178,12 @@ class Replays:
             return redact_request(replace(request, body=Body(data=data)), self.redactor).body.data
 
         return await session.open_duplex(redact_request(request, self.redactor), actor, redact)
+
+    def expect_run(self, run: str) -> None:
+        """Have the recording loaded that answers this run, whose first request will most likely come soon."""
+        name = self._recording_name(run)
+        if self.load and name is not None and self._loaded_session(run) is None and self._may_load(name):
+            self.expect(name)
 
     def pinned_variables(self) -> dict[str, str]:
         """Return the variables that the command of the recording which answers all requests was recorded with."""

@@ -115,6 +115,12 @@ def tunnel_target(head: RequestHead, engine: EngineState) -> TunnelTarget | None
     return None if is_refused or engine.is_tunnelled(tunnel.host) else tunnel
 
 
+def expect_run(engine: EngineState, credentials: Credentials) -> None:
+    """Have the answerer prepare for the run that the requests in an admitted tunnel will most likely name."""
+    if engine.answerer is not None and credentials and RUN_ID.fullmatch(credentials[0]):
+        engine.answerer.expect_run(engine.config.access.full_run_name(credentials[0], credentials))
+
+
 def has_named_run(head: RequestHead, engine: EngineState) -> bool:
     """Return whether a request outside of a tunnel names its run."""
     prefix = _PREFIX.match(head.target) if engine.reverse is not None else None

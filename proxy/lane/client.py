@@ -12,7 +12,14 @@ from typing import Final, cast
 
 from calls.model import Headers, Outcome
 from proxy.capture.connections.reset import reset_after_data
-from proxy.lane.admission import TunnelTarget, admitted_request, handover_reason, has_named_run, tunnel_target
+from proxy.lane.admission import (
+    TunnelTarget,
+    admitted_request,
+    expect_run,
+    handover_reason,
+    has_named_run,
+    tunnel_target,
+)
 from proxy.lane.connection_base import DISCARD_BYTES, LINGER, ClientConnection, LaneContext
 from proxy.lane.exchange import DownstreamHead, LaneExchange
 from proxy.lane.framing import Body, ChunkedBody, MalformedBody, SizedBody
@@ -213,6 +220,7 @@ class Http1Connection(ClientConnection, asyncio.Protocol):
                 tunnel = tunnel_target(head, self.engine)
                 if tunnel is not None:
                     self._transport.write(_CONNECT_OK)
+                    expect_run(self.engine, tunnel.credentials)
                     self._read_ahead(ahead=False)
                     self.lane.enter_tunnel(self._transport, self.owner, tunnel, rest)
                     self._leave_lane()

@@ -27,6 +27,9 @@ class Answerer(Protocol):
         Of the request, only the head has come.
         """
 
+    def expect_run(self, run: str) -> None:
+        """Prepare for requests of this run, for which a client has opened a tunnel. It returns at once."""
+
     def note_passed_request(self, *, run: str | None) -> None:
         """Note a request that went to its upstream because its host has a mode of its own."""
 

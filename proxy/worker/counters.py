@@ -25,6 +25,7 @@ class CountingAnswerer:
         self.note_refused_connection = answerer.note_refused_connection
         self.recorded_protocols = answerer.recorded_protocols
         self.loaded_authorities = answerer.loaded_authorities
+        self.expect_run = answerer.expect_run
         self.recorded_authorities = answerer.recorded_authorities
         self.rehearsal = answerer.rehearsal
 

@@ -1,4 +1,6 @@
-"""Load the newest small runs of the store before anybody asks for them, so that the first request of a replay need not wait.
+"""Load runs of the store before anybody asks for them, so that the first request of a replay need not wait.
+
+These are the newest runs, and those for which a client has opened a tunnel: its TLS handshake takes some of the time of loading.
 
 What is loaded is used only as long as its run is unchanged (`proxy.worker.run_versions`), and once: the replay that uses it has it
 from then on.
@@ -23,7 +25,7 @@ from calls.project_runs import full_run_name, split_run_name
 from proxy.errors import Failure
 from proxy.worker.recordings import Fetch, FetchMany, FoundRecording
 from proxy.worker.run_versions import RunVersion, VersionReader
-from replay.recording import build_recording
+from replay.recording import EXCHANGE_SIZE, build_recording, held_bytes
 from store.bundle.bundle import BadBundle, Bundle
 from store.bundle.rows_bundle import StoredRun
 from store.database.blobs import CorruptData
@@ -34,8 +36,11 @@ MOST_RUNS: Final = 2048
 MOST_BYTES: Final = 32 << 20
 """Bytes of memory of all recordings that are loaded ahead."""
 
-MOST_EXCHANGES: Final = 100
-"""Exchanges of a run that is loaded ahead. A replay of a longer one takes so long that its first request does not matter."""
+MOST_EXCHANGES: Final = MOST_BYTES // 4 // EXCHANGE_SIZE
+"""Exchanges of a run that is loaded ahead: it takes a quarter of that memory at most, if it has few large bodies."""
+
+MOST_EXPECTED: Final = 8
+"""Runs that are loaded at a time because clients have opened tunnels for them. A further one is loaded by its request."""
 
 BATCH_RUNS: Final = 50
 BATCH_CHARACTERS: Final = 1500
@@ -77,6 +82,40 @@ class PreloadedRecordings:
     """Whether there is a replay of this name, which needs nothing loaded any more."""
 
     _recordings: dict[str, _PreloadedRecording] = field(init=False, default_factory=dict)
+    _expected: asyncio.Queue[str] = field(init=False, default_factory=lambda: asyncio.Queue(MOST_EXPECTED))
+    """Names of runs for which a client has opened a tunnel, until they are being loaded."""
+
+    _loading: dict[str, asyncio.Event] = field(init=False, default_factory=dict)
+    """Those that are being loaded."""
+
+    def expect(self, full_name: str) -> None:
+        """Load a run soon: a client will most likely ask for it."""
+        is_known = full_name in self._recordings or full_name in self._loading or self._is_replay(full_name)
+        if not is_known and len(self._loading) < MOST_EXPECTED:
+            self._loading[full_name] = asyncio.Event()
+            self._expected.put_nowait(full_name)
+
+    async def load_expected(self) -> None:
+        """Load runs that are expected, until cancelled."""
+        async with asyncio.TaskGroup() as group:
+            while True:
+                group.create_task(self._load_expected(await self._expected.get()))
+
+    async def _load_expected(self, name: str) -> None:
+        try:
+            loaded = await self._load(name)
+            if loaded is not None:
+                self._recordings[name] = loaded
+                self._limit_size(name)
+        finally:
+            self._loading.pop(name).set()
+
+    def _limit_size(self, newest: str) -> None:
+        """Forget what was loaded first until all fits into the memory, with the newest, which may be larger."""
+        excess = sum(one.size for one in self._recordings.values()) - MOST_BYTES
+        for name in list(self._recordings):
+            if excess > 0 and name != newest:
+                excess -= self._recordings.pop(name).size
 
     async def take(self, full_name: str) -> FoundRecording | None:
         """Return what was loaded under this name, once; None if nothing was, or if it has changed since."""
@@ -85,6 +124,8 @@ class PreloadedRecordings:
 
     def fetch_or_take(self, full_name: str) -> Awaitable[FoundRecording]:
         """Return what was loaded under this name, or else fetch it. Whether it has changed is asked when this is called."""
+        if full_name in self._loading:
+            return self._take_when_loaded(full_name, self._loading[full_name])
         one = self._pop(full_name)
         if one is None:
             return self.fetch(full_name)
@@ -146,17 +187,27 @@ class PreloadedRecordings:
         runs: tuple[str, ...] = (name,)
         # A run may be answered by its newest generation, whose name is known once it is loaded.
         while True:
-            version = await self.versions.read(runs)
+            version_then = self.versions.read_all()
+            version = version_then(runs) if version_then else await self.versions.read(runs)
+            if None in version:
+                return None
             try:
                 found = await self.fetch(name)
             except (Failure, BadBundle, CorruptData):
                 return None  # the request that needs it says so
-            if found.bundle is None or found.is_replay:
+            if found.bundle is None or _lacks_bodies(found.bundle):
                 return None
-            loaded_runs = (name, full_run_name(split_run_name(name)[0], str(found.bundle.run["id"])))
-            if loaded_runs[-1] not in runs:
+            project = split_run_name(name)[0]
+            # A replay that was created over REST is that of a run.
+            loaded_runs = (name, full_run_name(project, found.run), full_run_name(project, str(found.bundle.run["id"])))
+            if version_then:
+                runs, version = loaded_runs, version_then(loaded_runs)
+            elif not set(loaded_runs) <= set(runs):
                 runs = loaded_runs
                 continue
+            if found.is_replay:
+                # Its options say what is made of it.
+                return _PreloadedRecording(found=found, runs=runs, version=version, size=held_bytes(found.bundle))
             return await self._build(found, runs, version)
 
     async def _build(
@@ -186,6 +237,10 @@ class PreloadedRecordings:
         self, name: str, one: _PreloadedRecording, version: Awaitable[tuple[RunVersion, ...]]
     ) -> FoundRecording:
         return await _if_unchanged(one, version) or await self.fetch(name)
+
+    async def _take_when_loaded(self, name: str, loaded: asyncio.Event) -> FoundRecording:
+        await loaded.wait()
+        return await self.take(name) or await self.fetch(name)
 
     def _pop(self, name: str) -> _PreloadedRecording | None:
         one = self._recordings.pop(name, None)

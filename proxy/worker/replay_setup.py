@@ -101,6 +101,7 @@ async def set_up_replays(
         )
     if preloaded:
         preloaded.is_replaying = replays.has_begun
+        replays.expect = preloaded.expect
     try:
         sources = [
             source_as_requested(source, replay_options, options, profiles, redactor.redact_text) for source in found

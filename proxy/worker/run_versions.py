@@ -4,6 +4,7 @@ import asyncio
 import socket
 from collections import deque
 from collections.abc import Awaitable, Callable, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Final, Protocol
 
@@ -29,6 +30,9 @@ class VersionReader(Protocol):
     def read(self, full_names: Sequence[str]) -> Awaitable[tuple[RunVersion, ...]]:
         """Return the versions of these runs as of this call, which asks for them, or later."""
 
+    def read_all(self) -> Callable[[Sequence[str]], tuple[RunVersion, ...]] | None:
+        """Return what says later which versions runs have now; None if only the versions of named runs can be read."""
+
     def close(self) -> None:
         """Close what versions are read from."""
 
@@ -47,6 +51,10 @@ class SharedVersions:
     async def read(self, full_names: Sequence[str]) -> tuple[RunVersion, ...]:
         versions = self._open()
         return versions.version(full_names) if versions else (None,) * len(full_names)
+
+    def read_all(self) -> Callable[[Sequence[str]], tuple[RunVersion, ...]] | None:
+        versions = self._open()
+        return None if versions is None else partial(versions.version_in, versions.content())
 
     def close(self) -> None:
         pass  # the memory belongs to the process
@@ -78,9 +86,14 @@ class StoredVersions:
         return answer and answer.newest
 
     def read(self, full_names: Sequence[str]) -> Awaitable[tuple[RunVersion, ...]]:
-        names = [split_run_name(one)[1] for one in full_names]
+        names = [name for project, name in map(split_run_name, full_names) if project == self._project]
+        if len(names) < len(full_names):
+            return _unknown_versions(len(full_names))
         # Whoever reads the versions of more runs than one question may have does not wait for one of them.
         return self._read_many(names) if len(names) > MOST_RUNS else self._read_versions(names, self._ask(names))
+
+    def read_all(self) -> None:
+        return None
 
     async def _read_many(self, names: Sequence[str]) -> tuple[RunVersion, ...]:
         found: list[RunVersion] = []
@@ -143,6 +156,10 @@ class StoredVersions:
             self._questions.popleft().end(answer)
         else:
             self.close()
+
+
+async def _unknown_versions(count: int) -> tuple[RunVersion, ...]:
+    return (None,) * count
 
 
 class _Question:

@@ -48,6 +48,12 @@ class RunVersions:
         """Return all versions."""
         return self._memory[:]
 
+    @staticmethod
+    def version_in(content: bytes, full_names: Iterable[str]) -> tuple[int, ...]:
+        """Return the versions that these runs had when all were read."""
+        places = memoryview(content).cast("Q")
+        return tuple(places[_place(name)] for name in full_names)
+
     def version(self, full_names: Iterable[str]) -> tuple[int, ...]:
         """Return the versions of these runs."""
         return tuple(self._places[_place(name)] for name in full_names)

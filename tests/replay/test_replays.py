@@ -121,6 +121,21 @@ async def test_a_run_is_loaded_once_however_many_ask_at_the_same_time() -> None:
     assert loaded == ["run-1"]
 
 
+async def test_a_run_is_expected_unless_it_is_loaded_or_answers_nothing() -> None:
+    load, _ = store(bundle("run-1"))
+    replays, expected = await replays_of(load=load), list[str]()
+    replays.expect = expected.append
+    replays.expect_run("run-1")
+    assert expected == ["run-1"]
+    await answer_request(replays, "run-1")
+    replays.expect_run("run-1")
+    assert expected == ["run-1"]
+    replays.startup_recordings = ("a", "b")
+    replays.expect_run("other")
+    replays.expect_run("b")
+    assert expected == ["run-1", "b"]
+
+
 async def test_a_request_is_redacted_while_its_run_is_loaded(monkeypatch: pytest.MonkeyPatch) -> None:
     steps: list[str] = []
     redact = replays_module.redact_request

@@ -284,6 +284,7 @@ class ScriptedAnswerer:
         self.passing: list[str | None] = []
         self.lost: list[tuple[str | None, bool]] = []
         self.refused: list[str] = []
+        self.expected_runs: list[str] = []
         self.heard = asyncio.Event()
         self.actors: list[str | None] = []
 
@@ -296,6 +297,9 @@ class ScriptedAnswerer:
         self, request: Request, *, run: str | None, owner: str, actor: str | None = None
     ) -> Duplex | None:
         return self.duplex
+
+    def expect_run(self, run: str) -> None:
+        self.expected_runs.append(run)
 
     def note_passed_request(self, *, run: str | None) -> None:
         self.passing.append(run)

@@ -420,6 +420,9 @@ class _BrokenAnswerer:
     ) -> Duplex | None:
         raise AssertionError("every request has a length here")
 
+    def expect_run(self, run: str) -> None:
+        """Do nothing: all is loaded."""
+
     def note_passed_request(self, *, run: str | None) -> None:
         raise AssertionError("nobody has a mode of its own here")
 

@@ -16,6 +16,7 @@ from calls.keys.key import make_key
 from calls.redaction.redactor import Redactor
 from proxy.worker import preloaded_recordings
 from proxy.worker.preloaded_recordings import PreloadedRecordings
+from proxy.worker.recordings import FoundRecording
 from proxy.worker.run_versions import SharedVersions, StoredVersions, VersionReader
 from proxy.worker.stored_recordings import preloader, run_lister, store_loader
 from replay.replays import LoadSource, Replays, ReplaySource
@@ -40,7 +41,7 @@ type Change = Callable[[House, BatchWriter], Awaitable[object]]
 
 @asynccontextmanager
 async def preloading(
-    tmp_path: Path, database: Database, socket: Path | None = None
+    tmp_path: Path, database: Database, socket: Path | None = None, *, follows: bool = True
 ) -> AsyncIterator[tuple[PreloadedRecordings, House]]:
     """A store server with the run `night`, and what loads its runs ahead. Versions are in shared memory or, with a socket, in the database."""
     versions: VersionReader = StoredVersions(socket, "default") if socket else SharedVersions(tmp_path / "versions")
@@ -49,7 +50,7 @@ async def preloading(
     await BatchWriter(database, profile=PROFILES.digest).write_batch([tool_exchange(0, run="night")])
     async with (
         serve_versions(database, socket) if socket else nullcontext(),
-        open_house(tmp_path / "spools", database, mode="replay", preload_secret=SECRET) as house,
+        open_house(tmp_path / "spools", database, mode="replay", preload_secret=SECRET, follows=follows) as house,
     ):
         url = str(house.api.base_url)
         (tmp_path / "replays").mkdir()
@@ -154,6 +155,107 @@ async def test_a_store_server_that_cannot_say_versions_serves_without(database: 
     path = data.with_name("x" * 200)
     async with serve_versions(database, path):
         assert await StoredVersions(path, "default").state() is None
+
+
+async def until_loaded(preloaded: PreloadedRecordings) -> None:
+    """Load what is expected."""
+    async with asyncio.timeout(60), asyncio.TaskGroup() as group:
+        loading = group.create_task(preloaded.load_expected())
+        await asyncio.gather(*(one.wait() for one in list(preloaded._loading.values())))
+        loading.cancel()
+
+
+@pytest.mark.parametrize("is_stored", [False, True])
+async def test_a_run_that_is_expected_is_loaded_and_used_as_long_as_it_is_unchanged(
+    tmp_path: Path, database: Database, data: Path, is_stored: bool
+) -> None:
+    async with preloading(tmp_path, database, data if is_stored else None, follows=False) as (preloaded, house):
+        fetch, fetched = preloaded.fetch, []
+
+        async def fetch_and_note(name: str) -> FoundRecording:
+            fetched.append(name)
+            return await fetch(name)
+
+        preloaded.fetch = fetch_and_note
+        preloaded.expect("night")
+        preloaded.expect("night")
+        preloaded.expect("other/night")
+        await until_loaded(preloaded)
+        found = await preloaded.fetch_or_take("night")
+        assert found.recording is not None
+        assert fetched == (["night"] if is_stored else ["night", "other/night"]), (
+            "a socket says versions of its project"
+        )
+        preloaded.expect("night")
+        await until_loaded(preloaded)
+        await BatchWriter(database, profile=PROFILES.digest).write_batch([tool_exchange(1, run="night")])
+        found = await preloaded.fetch_or_take("night")
+        assert found.bundle is not None
+        assert len(found.bundle.entries) == 2
+        assert (await house.api.get("/v1/runs/night")).is_success
+
+
+async def test_a_request_waits_for_a_run_that_is_being_loaded(tmp_path: Path, database: Database) -> None:
+    async with preloading(tmp_path, database, follows=False) as (preloaded, _):
+        fetch, fetched, go_on = preloaded.fetch, [], asyncio.Event()
+
+        async def fetch_slowly(name: str) -> FoundRecording:
+            fetched.append(name)
+            await go_on.wait()
+            return await fetch(name)
+
+        preloaded.fetch = fetch_slowly
+        preloaded.expect("night")
+        async with asyncio.TaskGroup() as group:
+            loading = group.create_task(until_loaded(preloaded))
+            asking = group.create_task(_result_of(preloaded.fetch_or_take("night")))
+            await asyncio.sleep(0)
+            go_on.set()
+            await loading
+        assert asking.result().recording is not None
+        assert fetched == ["night"]
+        for number in range(2 * preloaded_recordings.MOST_EXPECTED):
+            preloaded.expect(f"night-{number}")
+        assert len(preloaded._loading) == preloaded_recordings.MOST_EXPECTED
+
+
+async def _result_of(found: Awaitable[FoundRecording]) -> FoundRecording:
+    return await found
+
+
+async def test_a_replay_that_was_created_over_rest_is_expected_with_its_options(
+    tmp_path: Path, database: Database
+) -> None:
+    async with preloading(tmp_path, database, follows=False) as (preloaded, house):
+        writer = BatchWriter(database, profile=PROFILES.digest)
+        created = {"run": "night", "id": "again", "after_last": "cycle"}
+        assert (await house.api.post("/v1/replays", json=created)).status_code == 201
+        for change in (None, CHANGES["another exchange"]):
+            preloaded.expect("again")
+            await until_loaded(preloaded)
+            if change is not None:
+                await change(house, writer)
+            found = await preloaded.take("again")
+            if change is None:
+                assert found is not None
+                assert found.is_replay
+                assert found.replay_options["options"]["after_last"] == "cycle"
+                assert found.recording is None, "its options say what is made of it"
+            else:
+                assert found is None
+
+
+async def test_of_what_is_expected_the_newest_is_kept(
+    tmp_path: Path, database: Database, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(preloaded_recordings, "MOST_BYTES", 1)
+    await BatchWriter(database, profile=PROFILES.digest).write_batch([tool_exchange(1, run="day")])
+    async with preloading(tmp_path, database, follows=False) as (preloaded, _):
+        for name in ("day", "night"):
+            preloaded.expect(name)
+            await until_loaded(preloaded)
+        assert await preloaded.take("night") is not None
+        assert await preloaded.take("day") is None
 
 
 async def test_limits_and_what_else_a_name_may_mean(
