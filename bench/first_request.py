@@ -7,6 +7,9 @@ checkout both run in turns.
 The rows `stored_…` are the same for runs of a `--database-url`: Playhead does not know who else writes to it, so the worker asks for
 each run whether it has changed since it was loaded.
 
+The rows `ahead_…`, `large_…` and `created_…` are of clients with tunnels and TLS, as agents have: of runs that are loaded ahead, of runs
+of a thousand calls, and of replays created over REST, which are loaded while the client's TLS handshake goes on.
+
 The rows `command_…` are of workers as `playhead replay FILE` starts them: the first request, over TLS and half a second after the
 worker is ready (an agent takes longer to start), beside one on a later connection and beside later ones on the same connection.
 """
@@ -36,8 +39,10 @@ from bench.suite import CALLS, recorded_exchange
 from bench.wire import MeasurementFailed
 from calls.keys.key import make_key
 from calls.keys.profile import Profiles
+from proxy.processes.http_client import HttpClient
 from store.active_profiles import load_profiles
 from store.bundle.bundle import Bundle, Entry, bundle_lines
+from store.datadir import open_data_dir
 from store.embedded.postgres import ensure_server
 
 URL: Final = "http://api.openai.test/v1/chat/completions"
@@ -47,11 +52,20 @@ AGENT_START: Final = 0.5
 """Seconds that an agent takes to start."""
 
 
-def write_runs(directory: Path, runs: int, profiles: Profiles, url: str = URL) -> list[Path]:
-    """Write the recordings of so many runs of five calls."""
+LARGE: Final = 1000
+"""Calls of a large run."""
+
+LARGE_RUNS: Final = 4
+"""Large runs of a round: more do not fit into the memory of what is loaded ahead."""
+
+
+def write_runs(
+    directory: Path, runs: int, profiles: Profiles, url: str = URL, *, calls: int = CALLS, first: int = 0
+) -> list[Path]:
+    """Write the recordings of so many runs of five calls, or of as many as given."""
     files = []
-    for number in range(runs):
-        exchanges = [recorded_exchange(number, step) for step in range(CALLS)]
+    for number in range(first, first + runs * (calls // CALLS), calls // CALLS):
+        exchanges = [recorded_exchange(number, step) for step in range(calls)]
         plain = [replace(one, run=f"run-{number}", request=replace(one.request, url=url)) for one in exchanges]
         entries = tuple(Entry(exchange=one, call={"key": make_key(one.request, profiles).key}) for one in plain)
         files.append(directory / f"run-{number}.jsonl")
@@ -163,8 +177,8 @@ def measure_command(side: Side, file: Path) -> dict[str, float]:
         ready = json.loads(worker.stdout.readline())
         trusted = ssl.create_default_context(cafile=ready["ca"])
         time.sleep(AGENT_START)
-        first, *later = ask_tls(ready["port"], trusted, range(3))
-        connected, *_ = ask_tls(ready["port"], trusted, range(3, CALLS))
+        first, *later = ask_tls(ready["port"], trusted, "r", 0, range(3))
+        connected, *_ = ask_tls(ready["port"], trusted, "r", 0, range(3, CALLS))
         worker.communicate(b"stop\n")
     return {
         "command_first_ms": first,
@@ -174,20 +188,20 @@ def measure_command(side: Side, file: Path) -> dict[str, float]:
     }
 
 
-def ask_tls(port: int, trusted: ssl.SSLContext, steps: Iterable[int]) -> list[float]:
-    """Make these calls of the first run on one connection through a tunnel: the milliseconds of each."""
+def ask_tls(port: int, trusted: ssl.SSLContext, name: str, run: int, steps: Iterable[int]) -> list[float]:
+    """Make these calls of a run, under this name, on one connection through a tunnel: the milliseconds of each."""
     connection = http.client.HTTPSConnection("127.0.0.1", port, context=trusted)
-    credentials = base64.b64encode(b"r:").decode()
+    credentials = base64.b64encode(f"{name}:".encode()).decode()
     connection.set_tunnel("api.openai.test", 443, {"Proxy-Authorization": f"Basic {credentials}"})
     milliseconds = []
     for step in steps:
-        body, began = recorded_exchange(0, step).request.body.data, time.perf_counter()
+        body, began = recorded_exchange(run, step).request.body.data, time.perf_counter()
         connection.request("POST", "/v1/chat/completions", body, {"Content-Type": "application/json"})
         answer = connection.getresponse()
         answer.read()
         milliseconds.append((time.perf_counter() - began) * 1000)
         if answer.status != 200:
-            raise MeasurementFailed(f"step {step}: {answer.status}")
+            raise MeasurementFailed(f"{name}, step {step}: {answer.status}")
     connection.close()
     return milliseconds
 
@@ -224,6 +238,64 @@ def measure_rounds(
     return found
 
 
+def measure_tunnels(port: int, data: Path, runs: Mapping[str, Mapping[str, int]]) -> dict[str, float]:
+    """Ask for runs and replays through tunnels, by their kinds and names: the medians of each kind."""
+    trusted = ssl.create_default_context(cafile=data / "keys" / "ca.pem")
+    ask_tls(
+        port, trusted, "run-0", 0, range(1)
+    )  # the certificate of the host is made, and the client's own code loaded
+    found: dict[str, float] = {}
+    for kind, numbers in runs.items():
+        firsts, connected = [], []
+        for name, number in numbers.items():
+            first, *_ = ask_tls(port, trusted, name, number, range(3))
+            after, *_ = ask_tls(port, trusted, name, number, range(3, CALLS))
+            firsts.append(first)
+            connected.append(after)
+        found[f"{kind}_first_ms"] = statistics.median(firsts)
+        found[f"{kind}_next_connection_ms"] = statistics.median(connected)
+        found[f"{kind}_first_over_next_connection"] = statistics.median(firsts) / statistics.median(connected)
+    return found
+
+
+def create_replays(data: Path, runs: Mapping[str, int]) -> dict[str, int]:
+    """Create a replay of each of these runs over REST: the run of each."""
+    directory = open_data_dir(data)
+    notice = directory.read_notice("up")
+    if notice is None:
+        raise MeasurementFailed(f"no up runs in {data}")
+    api = HttpClient(notice["api"], params={}, headers={"authorization": f"Bearer {directory.api_token()}"})
+    for run in runs:
+        answer = api.request("POST", "/v1/replays", json={"run": run, "id": f"again-{run}"}, timeout=60)
+        if answer.status_code != 201:
+            raise MeasurementFailed(f"a replay of {run} was not created: {answer.status_code}")
+    return {f"again-{run}": number for run, number in runs.items()}
+
+
+def measure_tunnel_rounds(
+    checkouts: Mapping[str, Path], place: Path, runs: int, rounds: int
+) -> dict[str, list[dict[str, float]]]:
+    """Measure what clients with tunnels wait for, each checkout in turns."""
+    profiles, half = load_profiles(None), runs // 2
+    place.mkdir(mode=0o711)
+    small = write_runs(place, rounds * runs + 1, profiles, TLS_URL)
+    found: dict[str, list[dict[str, float]]] = {name: [] for name in checkouts}
+    for number in range(rounds):
+        first_large = 100_000 * (number + 1)
+        large = write_runs(place, LARGE_RUNS, profiles, TLS_URL, calls=LARGE, first=first_large)
+        for side, checkout in checkouts.items():
+            data = place / side
+            imported = [*(small if number == 0 else []), *large]
+            begin = number * runs + 1
+            ahead = {f"run-{one}": one for one in range(begin, begin + half)}
+            again = {f"run-{one}": one for one in range(begin + half, begin + runs)}
+            many = {file.stem: int(file.stem.partition("-")[2]) for file in large}
+            with replaying(checkout, data, imported) as (port, _):
+                created = create_replays(data, again)
+                found[side].append(measure_tunnels(port, data, {"ahead": ahead, "large": many, "created": created}))
+    return found
+
+
 def add_prefix(cost: Mapping[str, float]) -> dict[str, float]:
     """Name the rows of runs of a `--database-url`."""
     return {f"stored_{name}": value for name, value in cost.items()}
@@ -243,16 +315,18 @@ def main() -> None:
     parser.add_argument("--against", type=Path, help="another checkout, whose modules are compiled")
     parser.add_argument("--runs", type=int, default=40, help="runs of a round")
     parser.add_argument("--rounds", type=int, default=3)
-    parser.add_argument("--only", choices=("up", "stored", "command"), help="these rows")
+    parser.add_argument("--only", choices=("up", "stored", "tunnels", "command"), help="these rows")
     options = parser.parse_args()
     checkouts = {"this": HERE} | ({"other": options.against.resolve()} if options.against else {})
     print(f"| | {' | '.join(checkouts)} |\n| --- {'| --- ' * len(checkouts)}|")
     with tempfile.TemporaryDirectory(prefix="bench-first-") as name:
         place = Path(name)
         place.chmod(0o711)
-        if options.only not in ("up", "stored"):
+        if options.only in (None, "tunnels"):
+            print_rows(measure_tunnel_rounds(checkouts, place / "tunnels", options.runs, options.rounds))
+        if options.only in (None, "command"):
             print_rows(measure_commands(checkouts, place, options.rounds * 5))
-        if options.only == "command":
+        if options.only in ("tunnels", "command"):
             return
         files = write_runs(place, options.runs * options.rounds, load_profiles(None))
         if options.only != "stored":
