@@ -272,6 +272,30 @@ def test_what_codex_notes_beside_its_messages_is_not_in_the_key() -> None:
     assert key(RESPONSES, body(1)) != key(RESPONSES, body(1, tool="shell"))
 
 
+@pytest.mark.parametrize(
+    "output",
+    [
+        "Chunk ID: {0}b2\nWall time: 0.{0} seconds\nProcess exited with code 0\nOutput:\n",
+        "Exit code: 0\nWall time: {0} seconds\nOutput:\n",
+        [{"type": "input_text", "text": "Script completed\nWall time 0.{0} seconds\nOutput:\n"}],
+    ],
+)
+def test_how_long_a_tool_of_codex_took_is_not_in_the_key(output: Any) -> None:
+    def body(text: str) -> bytes:
+        item = {"type": "custom_tool_call_output", "call_id": "c", "output": output}
+        return json.dumps({"model": "m", "input": [item]}).replace("{0}", "7").replace("Output:", text).encode()
+
+    def took(seconds: str, text: str = "Output:") -> bytes:
+        return (
+            body(text).replace(b"7b2", seconds.encode() + b"b2").replace(b"7 seconds", seconds.encode() + b" seconds")
+        )
+
+    assert took("1") != took("2")
+    assert key(RESPONSES, took("1")) == key(RESPONSES, took("2"))
+    assert key(RESPONSES, took("1")) != key(RESPONSES, took("1", "Output: x"))
+    assert key(RESPONSES, body("Exit code: 0\\nOutput:")) != key(RESPONSES, body("Exit code: 1\\nOutput:"))
+
+
 def test_feature_flags_are_those_that_were_recorded_whoever_asks() -> None:
     def body(session: str, **more: object) -> dict[str, Any]:
         return {"attributes": {"sessionId": session}, "forcedVariations": {}, "forcedFeatures": [], "url": ""} | more
