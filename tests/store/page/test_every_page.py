@@ -16,11 +16,15 @@ pytestmark = pytest.mark.asyncio(loop_scope="session")
 
 AXE: Final = Path(__file__).with_name("vendor") / "axe.min.js"
 
+PHONE: Final = 320
+"""The width to which WCAG 2.1 wants pages to be reduced (1.4.10): that of a small phone, and of 1,280 pixels at 400 %."""
+
 PAGES: Final = {
     "runs": ("/", "table.run-table tbody tr"),
     "found": ("/?q=kettle", ".matches li"),
     "run": ("/runs/refund-4711", "h1"),
     "lanes": ("/runs/research-nordic", "h1"),
+    "fork": ("/runs/refund-4711-fork", ".badges a"),
     "broken": ("/runs/weekly-report", "h1"),
     "call": ("/runs/refund-4711/calls/CALL", "h1"),
     "diff": ("/diff/refund-4711/refund-4712", "h1"),
@@ -79,7 +83,7 @@ async def test_each_page_is_for_everybody_to_read(visitor: Visitor, subtests: py
     [call, *_] = await visitor.server.read_call_ids("refund-4711")
     for name, (path, ready) in PAGES.items():
         with subtests.test(name):
-            await page.set_viewport_size({"width": 390, "height": 860})
+            await page.set_viewport_size({"width": PHONE, "height": 860})
             await page.emulate_media(color_scheme="light")
             await page.mouse.move(0, 0)
             # What is shown next is made anew.
@@ -91,7 +95,7 @@ async def test_each_page_is_for_everybody_to_read(visitor: Visitor, subtests: py
 
 
 async def test_the_login_is_for_everybody_to_read(visitor: Visitor) -> None:
-    page = await visitor.open("/login", scopes=None, ready="#token", expect=["401"], width=390)
+    page = await visitor.open("/login", scopes=None, ready="#token", expect=["401"], width=PHONE)
     await page.wait_for_load_state("networkidle")
     await page.evaluate(AXE.read_text())
     await check_page(page, "login", "#token")

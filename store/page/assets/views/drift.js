@@ -84,7 +84,7 @@ const latencyRows = (latencies) => latencies.flatMap(({ provider, model_requeste
     const { verdict, why, since, ratio, before, after } = judged[name];
     return [
       html`${visible(model)} <small>${visible(provider)}</small>`, label, at(since),
-      html`<${Badge} tone=${TONES[verdict] || ""} title=${why}>${verdict}${verdict === "unknown" ? "" : ` (${ratio.toFixed(1)} times)`}</${Badge}>${why && html` <small>${why}</small>`}`,
+      html`<${Badge} tone=${TONES[verdict]} title=${why}>${verdict}${verdict === "unknown" ? "" : ` (${ratio.toFixed(1)} times)`}</${Badge}>${why && html` <small>${why}</small>`}`,
       duration(before.median_ms), duration(after.median_ms), count(before.calls), count(after.calls),
     ];
   }));
@@ -102,8 +102,8 @@ export default function Drift({ query }) {
       : html`<${TimeLine} variants=${variants} changes=${items} />
         <h2>${items.length === 0 ? "No change was seen" : items.length === 1 ? "1 change" : `${count(items.length)} changes`}</h2>
         ${items.length > 0 && html`<${Table} label="Changes" heads=${CHANGE_HEADS} rows=${items.map(changeRow)} />`}
-        ${latencyRows(latencies).length > 0 && html`<h2>Slower or faster</h2>
-          <${Table} label="Slower or faster" heads=${LATENCY_HEADS} rows=${latencyRows(latencies)} />`}
+        ${latencyRows(latencies)[0] && html`<h2>Slower or faster</h2>
+          <${Table} label="Latency" heads=${LATENCY_HEADS} rows=${latencyRows(latencies)} />`}
         <h2>What answered</h2>
         <${Table} label="What answered" heads=${VARIANT_HEADS} rows=${variants.map(variantRow)} />`)}</${Loaded}>
   </div>`;

@@ -45,7 +45,7 @@ export default function Login({ query }) {
     <h1>Log in to this Playhead</h1>
     <form onSubmit=${(event) => { event.preventDefault(); logIn({ token: token.trim() }); }}>
       <label for="token">API token</label>
-      <input id="token" type="password" autocomplete="current-password" required autofocus spellcheck="false" value=${token}
+      <input id="token" type="password" autocomplete="current-password" required autofocus value=${token}
         onInput=${(event) => setToken(event.target.value)} aria-describedby="token-help" />
       ${error && html`<${ErrorNote} error=${error} />`}
       <button class="primary" disabled=${isBusy || !token.trim()}>Log in</button>
