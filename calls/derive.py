@@ -85,12 +85,6 @@ def clean_unlabelled_answer(exchange: Exchange, clean: Clean) -> Exchange:
     return replace(exchange, response=replace(response, body=body))
 
 
-def answer_summary(response: Response | None, dialect: str) -> AnswerSummary:
-    """Summarise a response without its request."""
-    assembly = assemble_answer(response, dialect) if dialect in BY_NAME else None
-    return BY_NAME[dialect].summarize_answer(assembly.answer) if assembly else AnswerSummary()
-
-
 def _build_call(
     exchange: Exchange,
     key: KeyResult,

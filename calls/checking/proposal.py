@@ -21,7 +21,6 @@ _ROOM: Final = 1.5
 
 _LONGEST_CONSTANT: Final = 80
 _PLAIN_NAME: Final = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
-_INDEX: Final = re.compile(r"\d+")
 _PLACEHOLDER: Final = re.compile(PATTERN)
 
 

@@ -60,7 +60,6 @@ class LargeQueue:
         self.underived_count = 0
         """How many were stored without a derived call."""
 
-        self.failed_count = 0
         """How many could not be stored."""
 
         self.trouble: str | None = None
@@ -124,7 +123,6 @@ class LargeQueue:
     async def _give_up(self, drain: Drain, exchange: LargeExchange, reason: str) -> None:
         """Write a gap for an exchange that cannot be stored, and keep the file of its events."""
         log.error("the large exchange %s cannot be stored: %s", exchange.id, reason)
-        self.failed_count += 1
         head = await asyncio.to_thread(_read_request_event, exchange.file)
         run, at = (head.run, head.started_at) if head else ("unknown", 0)
         kept_file = self._damaged / exchange.file.name

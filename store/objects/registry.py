@@ -18,14 +18,6 @@ class Reservation(NamedTuple):
     is_new: bool
 
 
-class UnusedObject(NamedTuple):
-    """An object that no row names."""
-
-    address: bytes
-    key_id: bytes
-    generation: uuid.UUID
-
-
 async def reserve_objects(
     database: Database, project: str, refs: Sequence[ObjectRef], now: int
 ) -> dict[bytes, Reservation]:

@@ -39,11 +39,6 @@ class DaySize:
 
     weights: _Weights
 
-    def run_size(self, project: str, run: str) -> int:
-        """The share of the day's bytes that a run takes."""
-        total = sum(self.weights.values())
-        return self.size * self.weights.get((project, run), 0) // total if total else 0
-
     def share_of(self, runs: Sequence[tuple[str, str]]) -> float:
         """The part of the day that these runs take, from 0 to 1."""
         total = sum(self.weights.values())

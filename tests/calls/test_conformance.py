@@ -405,8 +405,6 @@ def test_a_long_stream_is_joined_whole() -> None:
 COMPOSED = [dialect for dialect in DIALECTS if dialect.compose_answer]
 """Those in whose form an answer can be made of its parts."""
 
-MEDIA_OF_FORM = {"sse": ".sse", "array": ".array", "ndjson": ".ndjson", "eventstream": ".eventstream"}
-
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class RequestForm:

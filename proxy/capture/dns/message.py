@@ -14,7 +14,6 @@ SVCB: Final = 64
 HTTPS: Final = 65
 
 NO_ERROR: Final = 0
-FORMAT_ERROR: Final = 1
 SERVER_FAILURE: Final = 2
 NO_SUCH_NAME: Final = 3
 NOT_IMPLEMENTED: Final = 4

@@ -80,11 +80,6 @@ class Mirror:
         listener.setblocking(False)
         self._services.append(await asyncio.start_server(serve, sock=listener))
 
-    @property
-    def unreachable_listeners(self) -> list[ListeningSocket]:
-        """The sockets that listen inside and cannot be reached from the host, where their address is taken."""
-        return [listener for listener, server in self._servers.items() if server is None]
-
     async def _watch(self) -> None:
         with netlink.open_socket(listening.SOCK_DIAG) as host:
             polls = 0

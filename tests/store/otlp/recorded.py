@@ -21,7 +21,6 @@ from tests.store.house import PROFILES
 from tests.store.samples import NOON, SECOND, exchange
 from tests.support.corpus import Cassette
 
-JSON_HEADERS = (("Content-Type", "application/json"),)
 SECRET = "zanzibar"
 """A word that only prompts, answers, arguments and results have."""
 
