@@ -205,8 +205,8 @@ class PreloadedRecordings:
             elif not set(loaded_runs) <= set(runs):
                 runs = loaded_runs
                 continue
-            if found.is_replay:
-                # Its options say what is made of it.
+            if found.is_edited:
+                # The request that needs it edits it, and builds what answers.
                 return _PreloadedRecording(found=found, runs=runs, version=version, size=held_bytes(found.bundle))
             return await self._build(found, runs, version)
 

@@ -39,6 +39,11 @@ class FoundRecording(msgspec.Struct, frozen=True, kw_only=True):
     """Whether it was recorded in mode `auto` and is incomplete, so that mode `auto` does not answer from it."""
 
     @property
+    def is_edited(self) -> bool:
+        """Whether the replay answers from something else than the recording as it is: a fork, or one with overrides."""
+        return bool(self.replay_options.get("overrides")) or self.replay_options.get("fork") is not None
+
+    @property
     def records_misses(self) -> bool:
         """Whether the replay records its misses."""
         return (self.replay_options.get("options") or {}).get("on_miss") == "record"

@@ -133,7 +133,7 @@ def _source_loader(
             return None
         else:
             source = ReplaySource(replay=name, bundle=found.bundle, options=own, recording=found.recording)
-            if not found.replay_options:
+            if not found.is_edited:
                 return source
         return await asyncio.to_thread(
             source_as_requested, source, found.replay_options, own, profiles, redactor.redact_text
