@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import Final, NamedTuple
 
 from store.search.query import Phrase, SearchQuery
-from store.search.words import LONGEST_WORD, is_normalized, space_words, word_list
+from store.search.words import LONGEST_WORD, fold_text, is_normalized, space_words, word_list
 
 LAST_POSITION: Final = 16_383
 """The highest position that a tsvector holds."""
@@ -48,7 +48,7 @@ class TextMatcher:
             # Most texts. A search reads ten thousand of them.
             spaced = space_words(text)
             return any(all(test(spaced) != is_excluded for test, is_excluded in tests) for tests in self._tests)
-        if is_normalized(text) and not self._may_fit(text.casefold()):
+        if is_normalized(text) and not self._may_fit(fold_text(text)):
             return False
         words = word_list(text)
         return any(_fit(phrases, words) for phrases in self._alternatives)

@@ -5,11 +5,12 @@ All words must occur, in one text. Anything else, such as punctuation, only divi
 """
 
 import re
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, replace
 from typing import Final, Self
 
-from store.search.words import find_words
+from store.search.earlier_words import find_earlier_words
+from store.search.words import Word, find_words
 
 MOST_WORDS: Final = 50
 
@@ -29,15 +30,21 @@ class Phrase:
     """Whether the last word may go on."""
 
     is_excluded: bool = False
+    earlier: "Phrase | None" = None
+    """The same in the words of texts that an earlier version has indexed, where these differ."""
 
     def as_tsquery(self) -> str:
         """As PostgreSQL reads a tsquery. Words are letters and digits, so nothing is escaped."""
-        phrase = " <-> ".join(self._operands())
+        phrase = " | ".join(f"({' <-> '.join(each._operands())})" for each in self._forms)
         return f"!({phrase})" if self.is_excluded else f"({phrase})"
 
     def as_words(self) -> str:
         """As PostgreSQL reads a tsquery: the words in any order."""
-        return " & ".join(self._operands())
+        return f"({' | '.join(f'({" & ".join(each._operands())})' for each in self._forms)})"
+
+    @property
+    def _forms(self) -> "Sequence[Phrase]":
+        return (self,) if self.earlier is None else (self, self.earlier)
 
     def _operands(self) -> Sequence[str]:
         last = f"'{self.words[-1]}'" + (":*" if self.is_prefix else "")
@@ -86,7 +93,17 @@ class SearchQuery:
 
 
 def _phrase(text: str, *, is_excluded: bool, may_go_on: bool) -> Phrase | None:
-    words = [word for word in find_words(text) if word.text]
+    phrase = _phrase_of(find_words, text, is_excluded=is_excluded, may_go_on=may_go_on)
+    if phrase is None or text.isascii():
+        return phrase
+    earlier = _phrase_of(find_earlier_words, text, is_excluded=is_excluded, may_go_on=may_go_on)
+    return phrase if earlier in (None, phrase) else replace(phrase, earlier=earlier)
+
+
+def _phrase_of(
+    find: Callable[[str], Iterable[Word]], text: str, *, is_excluded: bool, may_go_on: bool
+) -> Phrase | None:
+    words = [word for word in find(text) if word.text]
     is_prefix = may_go_on and text.endswith("*")
     # A script without spaces ends with a single character, which is the beginning of a pair where the text goes on.
     if len(words) > 1 and words[-2].end == words[-1].end:
