@@ -1,5 +1,6 @@
 """What a person is shown of a run that is not whole: why, and where."""
 
+import re
 from pathlib import Path
 from typing import Any
 
@@ -22,7 +23,7 @@ from proxy.terminal.render_run import (
     tool_call_text,
 )
 from store.proof.run_check import Erasure, RunCheck
-from store.proof.verification import conclude, verification_shape
+from store.proof.verification import SealState, conclude, verification_shape
 from tests.proxy.test_cli_words import call
 from tests.store.house import EXAMPLE
 from tests.store.samples import NOON, exchange, model_call
@@ -209,8 +210,10 @@ def test_an_envelope_shows_what_was_captured_and_what_was_not(capsys: pytest.Cap
 def test_a_verification_names_what_was_done_to_what(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
     check = RunCheck(erasures=[Erasure("e1", "whole", NOON)], proven=2)
     check.add_finding("removed", "exchange e2", "it was recorded\x1b")
-    show_verification(verification_shape("night", conclude(check, [])))
+    seal = SealState(chain="r/s", origin="playhead/s/default", size=3, signed_at=NOON, note="", unsealed=0)
+    show_verification(verification_shape("night", conclude(check, [seal])))
     shown = capsys.readouterr().out
+    assert re.search(r"checkpoint 3 of playhead/s/default, noted at 20\S+Z \(this time is not proven\)\n", shown)
     assert "night: NOT as it was recorded: 1 finding" in shown
     assert "erased: whole of e1" in shown
     assert "removed: exchange e2: it was recorded\\x1b" in shown

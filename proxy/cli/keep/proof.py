@@ -234,7 +234,7 @@ def show_verification(verification: dict[str, Any]) -> None:
     """Print the result of a verification."""
     click.echo(f"{printable(verification['run'] or 'all runs')}: {_summary(verification)}")
     for seal in verification["seals"]:
-        at = f", signed {seal['signed_at']}" if seal["signed_at"] else ""
+        at = f", noted at {seal['signed_at']} (this time is not proven)" if seal["signed_at"] else ""
         click.echo(f"  sealed in checkpoint {seal['size']} of {printable(seal['origin'])}{at}")
         if seal["unsealed"]:
             click.echo(f"  {count_text(seal['unsealed'], 'record')} came later and are not sealed yet")

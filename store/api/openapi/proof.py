@@ -64,6 +64,8 @@ class SealSchema(TypedDict):
     """How many leaves the tree of the checkpoint has."""
 
     signed_at: Time | None
+    """When the store server says to have signed: nothing proves it."""
+
     unsealed: Count
     """Records of the chain that no checkpoint covers yet."""
 
