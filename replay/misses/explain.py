@@ -27,7 +27,9 @@ _MAX_VALUE = 80
 _DIFFERENCES_IN_SENTENCE = 3
 
 _RECORD_AGAIN = "record the run again: playhead record -- CMD"
-_RESTORE_RULES = "if [[profile]] in playhead.toml was changed since, undo that; a new version of Playhead may have other rules, too"
+_RESTORE_RULES = (
+    "if [[profile]] in playhead.toml was changed since, undo that; a new version of Playhead may have other rules, too"
+)
 _LONGER_KEY = f"give the client a dummy key of {MIN_SIZE} characters or more: a shorter one is replaced by asterisks, which match no other key"
 _MORE_TIME = "give the client more time: increase its timeout, or use --pace instant"
 _TRY_RECORDED_PACE = (

@@ -144,7 +144,13 @@ class Processes:
                 await connection.execute(UPSERT_PROCESS, self._project, owner, False, False)
                 return Window(owner)
             rows = await connection.fetch(FETCH_RECENT, self._project, owner, MAX_RECENT)
-        window = Window(owner, is_divided=noted["is_divided"], is_unclear=noted["is_unclear"], forgotten_until=first)
+        window = Window(
+            owner,
+            is_divided=noted["is_divided"],
+            is_unclear=noted["is_unclear"],
+            forgotten_until=first,
+            has_unknown_runs=True,
+        )
         for row in reversed(rows):
             name, started = str(row["id"]), row["started_at"]
             link = ChainLink(
@@ -211,7 +217,7 @@ def _window_entry(derived: DerivedExchange) -> WindowEntry:
 def _place_free_entries(window: Window) -> dict[str, ProcessPlacement]:
     """Find the runs of the free exchanges of a process that are to be moved."""
     groups = window.conversation_runs
-    only = next(iter(groups)) if len(groups) == 1 and not (window.is_unclear or window.forgotten_until) else None
+    only = next(iter(groups)) if len(groups) == 1 and not (window.is_unclear or window.has_unknown_runs) else None
     placements: dict[str, ProcessPlacement] = {}
     # The identifiers of an exchange that was moved may attribute another.
     for _ in range(MAX_PASSES):

@@ -50,6 +50,9 @@ class Window:
     forgotten_until: int = 0
     """When the newest exchange began that is forgotten, or whose identifiers are incomplete."""
 
+    has_unknown_runs: bool = False
+    """Whether exchanges of the process are forgotten, which may have been in other runs than those of the entries."""
+
     entries: OrderedDict[str, WindowEntry] = field(default_factory=OrderedDict)
     _runs_by_identifier: dict[str, Counter[str]] = field(default_factory=dict)
     """For each identifier, in how many exchanges of each run it occurs."""
@@ -68,6 +71,7 @@ class Window:
         while len(self.entries) > MAX_ENTRIES:
             name, oldest = next(iter(self.entries.items()))
             self.forgotten_until = max(self.forgotten_until, oldest.started_at)
+            self.has_unknown_runs = True
             self.remove(name)
 
     def remove(self, name: str) -> None:

@@ -10,6 +10,7 @@ from msgspec.structs import replace
 
 from calls.model import Exchange
 from store.attribution.grouping import RunGrouping
+from store.attribution.identifiers import MAX_IDENTIFIERS
 from store.database.connection import Database
 from store.ingest.batch_writer import BatchWriter, DerivedExchange
 from store.query.exchanges import ExchangeQueries
@@ -183,11 +184,12 @@ def chat(clock: Clock, question: str) -> Iterator[Exchange]:
         messages.append({"role": "user", "content": "go on"})
 
 
-async def test_what_nothing_names_goes_with_the_only_run_of_its_process(database: Database) -> None:
+@pytest.mark.parametrize("prompt", ["", " ".join(f"word{number}" for number in range(2 * MAX_IDENTIFIERS))])
+async def test_what_nothing_names_goes_with_the_only_run_of_its_process(database: Database, prompt: str) -> None:
+    """A coding agent's prompts have more identifiers than are collected."""
     clock = Clock()
-    named = [
-        make_exchange(clock, CHAT, {"model": "gpt-5", "messages": []}, {}, ("session-id", "s-1")) for _ in range(2)
-    ]
+    body = {"model": "gpt-5", "messages": [{"role": "user", "content": prompt}]}
+    named = [make_exchange(clock, CHAT, body, {}, ("session-id", "s-1")) for _ in range(2)]
     loose = [make_exchange(clock, f"{SHOP}/orders/{n}", None, {}) for n in range(3)]
     assert await load_runs(database, loose[:1], named[:1], loose[1:2], [named[1], loose[2]]) == {"s-1": ("derived", 5)}
 
