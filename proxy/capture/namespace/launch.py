@@ -218,12 +218,13 @@ class Captive:
 
     def _build_plan(self, scratch: Path) -> dict[str, Any]:
         capture = self._capture
+        services = {port for _, port in capture.services}
         binds = system_binds(scratch, hides_engines=capture.is_replay)
         binds += trust_binds(capture.authority, self._command, os.environ)
         return {
             "binds": [*binds, *capture.binds],
             "own": listening.own_addresses(),
-            "host_ports": sorted(listening.host_ports() - {port for _, port in capture.services}),
+            "host_ports": sorted(pair for pair in listening.host_ports() if pair[1] not in services),
             "services": list(capture.services),
             "port": random.choice(REDIRECT_PORTS),  # noqa: S311 - no secret
             "ports": PORTS_WITHOUT_REDIRECT,

@@ -2,6 +2,7 @@
 
 import socket
 import struct
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Final
 
@@ -13,8 +14,16 @@ _BY_FAMILY: Final = 20
 _GET_ADDRESS: Final = 22
 _LISTEN: Final = 1 << 10
 _PORT_AND_ADDRESS: Final = struct.Struct("!H2x16s")
+_SOCKET_ATTRIBUTES: Final = 72
+"""The size of `struct inet_diag_msg`, behind which its attributes begin."""
+
+_V6ONLY_ATTRIBUTE: Final = 11
 _LOCAL_ATTRIBUTE: Final = 2
 _ADDRESS_ATTRIBUTE: Final = 1
+
+
+type FamilyPort = tuple[int, int]
+"""An address family, and a port on which something listens in it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,6 +33,17 @@ class ListeningSocket:
     family: int
     address: str
     port: int
+    is_dual: bool = False
+    """Whether it listens for IPv4, too, though it is a socket of IPv6."""
+
+    def family_ports(self) -> Iterator[FamilyPort]:
+        """Yield the port with each family in which it accepts connections."""
+        if self.family == socket.AF_INET6 and self.address.startswith("::ffff:"):
+            yield int(socket.AF_INET), self.port
+            return
+        yield self.family, self.port
+        if self.is_dual:
+            yield int(socket.AF_INET), self.port
 
 
 def listening_sockets(diagnostics: socket.socket) -> set[ListeningSocket]:
@@ -34,14 +54,16 @@ def listening_sockets(diagnostics: socket.socket) -> set[ListeningSocket]:
         for message in netlink.dump(diagnostics, _BY_FAMILY, query):
             port, address = _PORT_AND_ADDRESS.unpack_from(message, 4)
             size = 4 if message[0] == socket.AF_INET else 16
-            found.add(ListeningSocket(message[0], socket.inet_ntop(message[0], address[:size]), port))
+            text = socket.inet_ntop(message[0], address[:size])
+            is_v6only = _attributes(message[_SOCKET_ATTRIBUTES:]).get(_V6ONLY_ATTRIBUTE, b"\0")[:1] != b"\0"
+            found.add(ListeningSocket(message[0], text, port, text == "::" and not is_v6only))
     return found
 
 
-def host_ports() -> set[int]:
-    """Return the ports on which programs listen in the namespace of this process."""
+def host_ports() -> set[FamilyPort]:
+    """Return the ports on which programs listen in the namespace of this process, by family."""
     with netlink.open_socket(SOCK_DIAG) as diagnostics:
-        return {one.port for one in listening_sockets(diagnostics)}
+        return {pair for one in listening_sockets(diagnostics) for pair in one.family_ports()}
 
 
 def own_addresses() -> list[str]:

@@ -1,8 +1,12 @@
 """The packet rules of a captive namespace, by netlink: they redirect all TCP to one listener.
 
     table inet playhead {
-        set host_ports { type inet_service; }
-        chain own { tcp dport @host_ports redirect to :PORT }
+        set host_ports4 { type inet_service; }
+        set host_ports6 { type inet_service; }
+        chain own {
+            meta nfproto ipv4 tcp dport @host_ports4 redirect to :PORT
+            meta nfproto ipv6 tcp dport @host_ports6 redirect to :PORT
+        }
         chain output { type nat hook output priority -100;
             meta l4proto != tcp accept
             ip daddr 127.0.0.0/8 goto own
@@ -12,8 +16,9 @@
         }
     }
 
-A connection to this machine itself is redirected only if the host listens on its port. Any other is for what listens
-inside the namespace, or the kernel refuses it. Standard library only (`proxy/capture/namespace/inside.py`).
+A connection to this machine itself is redirected only if the host listens on its port, in its family: a client that tries
+::1 for `localhost` first goes on to 127.0.0.1 if it is refused there. Any other connection is for what listens inside the
+namespace, or the kernel refuses it. Standard library only (`proxy/capture/namespace/inside.py`).
 """
 
 import socket
@@ -27,13 +32,15 @@ from proxy.capture.namespace import netlink
 from proxy.capture.namespace.netlink import attribute, nested_attribute, number_attribute, text_attribute
 
 TABLE = "playhead"
-HOST_PORTS = "host_ports"
 OWN = "own"
 
 _NETFILTER = 12
 _INET = 1
 _IPV4 = 2
 _IPV6 = 10
+HOST_PORTS = {_IPV4: "host_ports4", _IPV6: "host_ports6"}
+"""The set of each family's ports. The families have the numbers of `socket.AF_INET` and `AF_INET6`."""
+
 _REGISTER = 1
 _GOTO = -4
 _ACCEPT = 1
@@ -58,20 +65,25 @@ def redirect_tcp(port: int, own: "Iterable[str]") -> None:
     ]
     steps = [
         (_NEW_TABLE, text_attribute(1, TABLE)),
-        (_NEW_SET, _port_set()),
+        *((_NEW_SET, _port_set(family)) for family in HOST_PORTS),
         (_NEW_CHAIN, text_attribute(1, TABLE) + text_attribute(3, OWN)),
         (_NEW_CHAIN, _output_chain()),
-        (_NEW_RULE, _rule(OWN, _port_expression(), _lookup_expression(HOST_PORTS), *_redirect_expressions(port))),
+        *(
+            (_NEW_RULE, _rule(OWN, *_host_port_expressions(family), *_redirect_expressions(port)))
+            for family in HOST_PORTS
+        ),
         *((_NEW_RULE, rule) for rule in output),
     ]
     _send(steps)
 
 
-def change_host_ports(added: "Iterable[int]", removed: "Iterable[int]") -> None:
-    """Update the set of ports on which the host listens. Raises OSError."""
-    for kind, ports in ((_NEW_ELEMENT, sorted(added)), (_DELETE_ELEMENT, sorted(removed))):
-        for start in range(0, len(ports), PORTS_AT_ONCE):
-            _send([(kind, _elements(ports[start : start + PORTS_AT_ONCE]))])
+def change_host_ports(added: "Iterable[tuple[int, int]]", removed: "Iterable[tuple[int, int]]") -> None:
+    """Update the sets of ports on which the host listens, each with its family. Raises OSError."""
+    for kind, pairs in ((_NEW_ELEMENT, sorted(added)), (_DELETE_ELEMENT, sorted(removed))):
+        for family in HOST_PORTS:
+            ports = [port for pair_family, port in pairs if pair_family == family]
+            for start in range(0, len(ports), PORTS_AT_ONCE):
+                _send([(kind, _elements(family, ports[start : start + PORTS_AT_ONCE]))])
 
 
 def _send(steps: "Sequence[tuple[int, bytes]]") -> None:
@@ -96,21 +108,21 @@ def _single_address(address: str) -> tuple[bytes, bytes]:
     return packed, b"\xff" * len(packed)
 
 
-def _port_set() -> bytes:
+def _port_set(family: int) -> bytes:
     # The key has 2 bytes; `nft list` shows type 13 as inet_service.
     return (
         text_attribute(1, TABLE)
-        + text_attribute(2, HOST_PORTS)
+        + text_attribute(2, HOST_PORTS[family])
         + number_attribute(3, 0)
         + number_attribute(4, 13)
         + number_attribute(5, 2)
-        + number_attribute(10, 1)
+        + number_attribute(10, family)
     )
 
 
-def _elements(ports: "Sequence[int]") -> bytes:
+def _elements(family: int, ports: "Sequence[int]") -> bytes:
     elements = [nested_attribute(1, nested_attribute(1, attribute(1, struct.pack("!H", port)))) for port in ports]
-    return text_attribute(1, TABLE) + text_attribute(2, HOST_PORTS) + nested_attribute(3, *elements)
+    return text_attribute(1, TABLE) + text_attribute(2, HOST_PORTS[family]) + nested_attribute(3, *elements)
 
 
 def _output_chain() -> bytes:
@@ -176,8 +188,12 @@ def _destination_expressions(network: bytes, mask: bytes) -> list[bytes]:
     return [_meta_expression(15), _compare_expression(bytes([family])), loaded, masked, _compare_expression(network)]
 
 
-def _lookup_expression(name: str) -> bytes:
-    return _expression("lookup", text_attribute(1, name), number_attribute(2, _REGISTER), number_attribute(4, 1))
+def _host_port_expressions(family: int) -> list[bytes]:
+    """Build the expressions that match packets to the host's ports of a family. A new set is known by its number."""
+    found = _expression(
+        "lookup", text_attribute(1, HOST_PORTS[family]), number_attribute(2, _REGISTER), number_attribute(4, family)
+    )
+    return [_meta_expression(15), _compare_expression(bytes([family])), _port_expression(), found]
 
 
 def _redirect_expressions(port: int) -> list[bytes]:

@@ -193,13 +193,20 @@ async def _connect_repeatedly(host: str, port: int) -> tuple[asyncio.StreamReade
 
 
 async def test_a_service_of_the_host_arrives_and_a_port_of_nobody_is_refused(bench: Bench) -> None:
-    with socket.create_server(("127.0.0.1", 0)) as server, socket.create_server(("127.0.0.1", 0)) as closed:
-        port, free = server.getsockname()[1], closed.getsockname()[1]
+    both = socket.create_server(("::", 0), family=socket.AF_INET6, dualstack_ipv6=True)
+    with (
+        both as server,
+        socket.create_server(("127.0.0.1", 0)) as closed,
+        socket.create_server(("127.0.0.1", 0)) as one,
+    ):
+        port, free, single = (service.getsockname()[1] for service in (server, closed, one))
         closed.close()
         assert await bench.python(ASK, f"127.0.0.1:{port}", f"[::1]:{port}") == f"127.0.0.1 {port}\n::1 {port}\n"
-        code, _ = await bench.run(PYTHON, "-c", ASK, f"127.0.0.1:{free}")
-        assert code == 1
-    assert [port for _, port in bench.receiver.destinations] == [port, port]
+        assert await bench.python(ASK, f"127.0.0.1:{single}") == f"127.0.0.1 {single}\n"
+        for nobody in (f"127.0.0.1:{free}", f"[::1]:{free}", f"[::1]:{single}"):
+            code, _ = await bench.run(PYTHON, "-c", ASK, nobody)
+            assert code == 1
+    assert [port for _, port in bench.receiver.destinations] == [port, port, single]
 
 
 async def test_a_service_that_the_host_starts_later_arrives(bench: Bench) -> None:
