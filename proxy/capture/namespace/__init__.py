@@ -11,6 +11,7 @@ mounts          mounts
 usernamespace   user and group ids
 system_files    replacements of the host's files for name resolution and ssh
 trust_files     copies of the files that hold certificate authorities
+browser_policies  copies of browsers' policies that trust Playhead's CA
 mirror          make listening ports reachable on both sides
 listening       list listening sockets
 refusals        count refused datagrams

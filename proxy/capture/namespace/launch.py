@@ -22,6 +22,7 @@ from typing import Any, Final, Self
 
 from proxy.capture.control_path import LOAD_TIMEOUT
 from proxy.capture.namespace import channel, listening
+from proxy.capture.namespace.browser_policies import policy_binds
 from proxy.capture.namespace.isolation import NotCaptive, step_failure, unsupported_reason
 from proxy.capture.namespace.mirror import Mirror
 from proxy.capture.namespace.refusals import Refusals
@@ -221,6 +222,7 @@ class Captive:
         services = {port for _, port in capture.services}
         binds = system_binds(scratch, hides_engines=capture.is_replay)
         binds += trust_binds(capture.authority, self._command, os.environ)
+        binds += policy_binds(capture.authority)
         return {
             "binds": [*binds, *capture.binds],
             "own": listening.own_addresses(),

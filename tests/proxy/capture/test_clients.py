@@ -30,6 +30,7 @@ from tests.proxy.capture.standin import ADDRESSES, ZONE, StandIn, standing_in
 from tests.support.service import keeping, surroundings
 from tests.support.shells import started_interpreter
 
+CHROMIUM = shutil.which("chromium")
 HERE = Path(__file__).parent / "clients"
 
 # The recording and the replay take ten seconds of CPU, in each of xdist's workers that runs one of these tests. Modules with a
@@ -363,6 +364,53 @@ try:
 except OSError:
     print("nothing")
 """
+
+
+async def test_a_local_service_refuses_the_family_in_which_it_does_not_listen(scene: Scene) -> None:
+    """Clients try both addresses of `localhost`, and go on to the second only if the first refuses."""
+    with ExitStack() as stack:
+        urls = [stack.enter_context(_local_http_service(host)) for host in ("127.0.0.1", "::1", "::")]
+        ports = [url.rsplit(":", 1)[1].rstrip("/") for url in urls]
+        ask = [sys.executable, "-c", ASKED_IN_BOTH_FAMILIES, *ports]
+        direct = _output(ask)
+        recorded = scene.station.run("record", "--run", "families", "--", *ask)
+    assert recorded.stdout == direct, recorded.stderr
+    assert direct.split() == ["local", "refused", "refused", "local", "local", "local"]
+
+
+def _output(command: list[str]) -> str:
+    return subprocess.run(command, capture_output=True, text=True, check=True).stdout
+
+
+ASKED_IN_BOTH_FAMILIES = """
+import sys, urllib.error, urllib.request
+for port in sys.argv[1:]:
+    for host in ("127.0.0.1", "[::1]"):
+        try:
+            print(urllib.request.urlopen(f"http://{host}:{port}/", timeout=60).read().decode())
+        except urllib.error.URLError as error:
+            print("refused" if isinstance(error.reason, ConnectionRefusedError) else repr(error))
+"""
+
+
+@pytest.mark.asyncio(loop_scope="module")
+async def test_a_browser_with_roots_of_its_own_is_recorded_and_replayed(scene: Scene) -> None:
+    if CHROMIUM is None:
+        pytest.skip("chromium is not installed here")
+    profile = scene.place / "profile"
+    look = [CHROMIUM, *BROWSER, f"--user-data-dir={profile}", f"https://browser.{ZONE}/browser"]
+    recorded = scene.station.run("record", "--isolation", "require", "--run", "browser", "--", *look)
+    assert '"path": "/browser"' in recorded.stdout, recorded.stderr
+    asked = scene.world.asked.total()
+    replayed = scene.station.run("replay", "--isolation", "require", "browser", "--", *look)
+    assert replayed.stdout == recorded.stdout, replayed.stderr
+    assert scene.world.asked.total() == asked
+
+
+BROWSER = (
+    *("--headless", "--no-sandbox", "--disable-gpu", "--disable-dev-shm-usage", "--disable-background-networking"),
+    *("--disable-component-update", "--no-first-run", "--dump-dom"),
+)
 
 
 async def test_a_local_service_that_is_gone_is_answered_by_the_recording(scene: Scene) -> None:
