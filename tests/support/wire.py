@@ -354,6 +354,11 @@ class Worker:
         return ssl.create_default_context(cafile=str(self.config.authority.certificate))
 
 
+def standing_in(upstream: Upstream) -> dict[str, str]:
+    """The setting `upstreams` by which this one stands for `api.test`."""
+    return {"api.test": f"http://127.0.0.1:{upstream.port}"}
+
+
 @asynccontextmanager
 async def open_worker(
     directory: Path,

@@ -10,7 +10,7 @@ import pytest
 from tests.proxy.capture.conftest import Capturing
 from tests.support.h2wire import Peer, StreamBroken
 from tests.support.h2workers import answer_all
-from tests.support.wire import MemoryRecorder, ScriptedAnswerer, answering, serving, upstream_tls, whole
+from tests.support.wire import MemoryRecorder, ScriptedAnswerer, answering, serving, standing_in, upstream_tls, whole
 
 OK = b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nok"
 
@@ -117,7 +117,7 @@ async def test_a_configured_upstream_stands_in_for_a_captured_host(capturing: Ca
     recorder = MemoryRecorder()
     async with (
         answering(OK) as upstream,
-        capturing(recorder, upstreams={"api.test": f"http://127.0.0.1:{upstream.port}"}) as capture,
+        capturing(recorder, upstreams=standing_in(upstream)) as capture,
     ):
         reader, writer = await capture.connect("api.test")
         await writer.start_tls(capture.worker.tls, server_hostname="api.test")

@@ -16,7 +16,16 @@ from proxy.wire.config import Limits
 from proxy.wire.engine import Answerer
 from replay.answer import Answer, Duplex, Piece
 from tests.support.h2wire import Peer, StreamBroken
-from tests.support.wire import MemoryRecorder, ScriptedAnswerer, Worker, answering, connect_through, open_worker, whole
+from tests.support.wire import (
+    MemoryRecorder,
+    ScriptedAnswerer,
+    Worker,
+    answering,
+    connect_through,
+    open_worker,
+    standing_in,
+    whole,
+)
 
 LIVE = b"HTTP/1.1 200 OK\r\nContent-Length: 4\r\n\r\nlive"
 ASK = b"GET http://nowhere.invalid/x HTTP/1.1\r\nHost: nowhere.invalid\r\n\r\n"
@@ -321,7 +330,7 @@ async def test_what_is_not_recorded_goes_live_in_auto(tmp_path: Path) -> None:
             recorder,
             ScriptedAnswerer(whole(b"recorded"), None),
             mode="auto",
-            upstreams={"api.test": f"http://127.0.0.1:{upstream.port}"},
+            upstreams=standing_in(upstream),
         ) as worker,
         httpx.AsyncClient(timeout=60, proxy=worker.proxy("run-4"), verify=worker.tls) as client,
     ):
@@ -338,9 +347,7 @@ async def test_what_is_not_recorded_goes_live_in_auto(tmp_path: Path) -> None:
 async def test_nothing_goes_live_in_replay(tmp_path: Path) -> None:
     async with (
         answering(LIVE) as upstream,
-        open_worker(
-            tmp_path, None, ScriptedAnswerer(None), upstreams={"api.test": f"http://127.0.0.1:{upstream.port}"}
-        ) as worker,
+        open_worker(tmp_path, None, ScriptedAnswerer(None), upstreams=standing_in(upstream)) as worker,
         httpx.AsyncClient(timeout=60, proxy=worker.proxy(), verify=worker.tls) as client,
     ):
         response = await client.get("https://api.test/x")
@@ -399,7 +406,7 @@ async def test_a_host_that_must_be_replayed_does_not_go_live_in_auto(tmp_path: P
             recorder,
             ScriptedAnswerer(None),
             mode="auto",
-            upstreams={"api.test": f"http://127.0.0.1:{upstream.port}"},
+            upstreams=standing_in(upstream),
             modes={"api.test": "replay"},
         ) as worker,
         httpx.AsyncClient(timeout=60, proxy=worker.proxy(), verify=worker.tls) as client,

@@ -10,7 +10,7 @@ import pytest
 from proxy.wire.access import Access
 from store.access.api_tokens import ApiTokens
 from store.run_tokens import RunTokens
-from tests.support.wire import MemoryRecorder, Worker, answering, open_worker
+from tests.support.wire import MemoryRecorder, Worker, answering, open_worker, standing_in
 
 OK = b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nok"
 RUN = "team:night.1"
@@ -59,7 +59,7 @@ async def test_a_claimed_run_takes_requests_with_its_token_alone(tmp_path: Path,
             tmp_path,
             recorder,
             access=Access(run_tokens=tokens),
-            upstreams={"api.test": f"http://127.0.0.1:{upstream.port}"},
+            upstreams=standing_in(upstream),
         ) as worker,
     ):
         for fields in (
@@ -102,7 +102,7 @@ async def test_within_tls_it_is_the_same(tmp_path: Path, tokens: RunTokens, http
             tmp_path,
             recorder,
             access=Access(run_tokens=tokens),
-            upstreams={"api.test": f"http://127.0.0.1:{upstream.port}"},
+            upstreams=standing_in(upstream),
         ) as worker,
     ):
         own = tokens.token(RUN)
@@ -126,7 +126,7 @@ async def test_a_claim_holds_on_connections_that_are_older(tmp_path: Path, token
             tmp_path,
             recorder,
             access=Access(run_tokens=tokens),
-            upstreams={"api.test": f"http://127.0.0.1:{upstream.port}"},
+            upstreams=standing_in(upstream),
         ) as worker,
     ):
         reader, writer = await asyncio.open_connection("127.0.0.1", worker.port)
@@ -150,7 +150,7 @@ async def test_a_token_that_is_revoked_records_nothing_more_on_open_connections(
             tmp_path,
             recorder,
             access=Access(api_tokens=api_tokens),
-            upstreams={"api.test": f"http://127.0.0.1:{upstream.port}"},
+            upstreams=standing_in(upstream),
         ) as worker,
     ):
         proxy = worker.proxy("night", token)
@@ -173,7 +173,7 @@ async def test_where_a_token_is_asked_for_that_of_any_run_opens(tmp_path: Path, 
             tmp_path,
             MemoryRecorder(),
             access=Access(run_tokens=tokens, tokens=("recording",)),
-            upstreams={"api.test": f"http://127.0.0.1:{upstream.port}"},
+            upstreams=standing_in(upstream),
         ) as worker,
     ):
         own = tokens.token("any")
@@ -190,7 +190,7 @@ async def test_the_worker_of_one_command_takes_its_own_credentials_alone(tmp_pat
             tmp_path,
             recorder,
             access=Access(run_tokens=tokens, only_run=RUN),
-            upstreams={"api.test": f"http://127.0.0.1:{upstream.port}"},
+            upstreams=standing_in(upstream),
         ) as worker,
     ):
         for run, token, status in (("free", "x", b"403"), (RUN, "x", b"403"), ("free", tokens.token(RUN), b"200")):

@@ -10,14 +10,18 @@ import pytest
 
 from proxy.processes.ports import free_port
 from proxy.wire.config import Limits
-from tests.support.wire import MemoryRecorder, Upstream, Worker, answering, open_worker, read_request, serving
+from tests.support.wire import (
+    MemoryRecorder,
+    Worker,
+    answering,
+    open_worker,
+    read_request,
+    serving,
+    standing_in,
+)
 
 ASK = b"GET http://api.test/x HTTP/1.1\r\nHost: api.test\r\n\r\n"
 HEAD = b"HTTP/1.1 200 OK\r\nContent-Length: 10\r\n\r\n"
-
-
-def _instead(upstream: Upstream) -> dict[str, str]:
-    return {"api.test": f"http://127.0.0.1:{upstream.port}"}
 
 
 async def _client(worker: Worker, request: bytes = ASK) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
@@ -54,7 +58,7 @@ async def test_a_response_cut_by_the_upstream_is_cut_for_the_client(
             _reset(writer)
 
     recorder = MemoryRecorder()
-    async with serving(handler) as upstream, open_worker(tmp_path, recorder, upstreams=_instead(upstream)) as worker:
+    async with serving(handler) as upstream, open_worker(tmp_path, recorder, upstreams=standing_in(upstream)) as worker:
         reader, writer = await _client(worker)
         await recorder.begun.wait()
         await recorder.until(lambda: b"part" in recorder.only.body("response"))
@@ -73,7 +77,7 @@ async def test_an_upstream_that_closes_without_a_word_leaves_the_client_without_
         await read_request(reader)
 
     recorder = MemoryRecorder()
-    async with serving(handler) as upstream, open_worker(tmp_path, recorder, upstreams=_instead(upstream)) as worker:
+    async with serving(handler) as upstream, open_worker(tmp_path, recorder, upstreams=standing_in(upstream)) as worker:
         reader, writer = await _client(worker)
         assert await reader.read() == b""
         writer.close()
@@ -92,7 +96,7 @@ async def test_a_client_that_leaves_takes_the_upstream_with_it(tmp_path: Path) -
         left.set()
 
     recorder = MemoryRecorder()
-    async with serving(handler) as upstream, open_worker(tmp_path, recorder, upstreams=_instead(upstream)) as worker:
+    async with serving(handler) as upstream, open_worker(tmp_path, recorder, upstreams=standing_in(upstream)) as worker:
         reader, writer = await _client(worker)
         await reader.readexactly(len(HEAD) + 4)
         writer.close()
@@ -113,7 +117,7 @@ async def test_a_client_that_leaves_before_its_request_is_kept_is_not_asked_for(
     recorder.gate.clear()
     async with (
         answering(HEAD + b"0123456789") as upstream,
-        open_worker(tmp_path, recorder, upstreams=_instead(upstream)) as worker,
+        open_worker(tmp_path, recorder, upstreams=standing_in(upstream)) as worker,
     ):
         _, writer = await _client(worker, request_)
         await recorder.begun.wait()
@@ -130,7 +134,7 @@ async def test_a_client_that_leaves_in_its_own_request_is_recorded(tmp_path: Pat
     recorder = MemoryRecorder()
     async with (
         answering(HEAD + b"0123456789") as upstream,
-        open_worker(tmp_path, recorder, upstreams=_instead(upstream)) as worker,
+        open_worker(tmp_path, recorder, upstreams=standing_in(upstream)) as worker,
     ):
         _, writer = await _client(worker, ASK.replace(b"\r\n\r\n", b"\r\nContent-Length: 100\r\n\r\npart"))
         await recorder.until(lambda: bool(recorder.exchanges) and recorder.only.body("request") == b"part")
@@ -227,7 +231,7 @@ async def test_an_upstream_that_falls_silent_is_given_up_where_a_limit_is_set(tm
     limits = Limits(silence=1, grace=0.5)
     async with (
         serving(handler) as upstream,
-        open_worker(tmp_path, recorder, upstreams=_instead(upstream), limits=limits) as worker,
+        open_worker(tmp_path, recorder, upstreams=standing_in(upstream), limits=limits) as worker,
     ):
         reader, writer = await _client(worker)
         assert await reader.read() == HEAD + b"part"
@@ -244,7 +248,7 @@ async def test_an_upstream_that_never_answers_is_a_504_where_a_limit_is_set(tmp_
     limits = Limits(silence=0.2, grace=0.5)
     async with (
         serving(handler) as upstream,
-        open_worker(tmp_path, recorder, upstreams=_instead(upstream), limits=limits) as worker,
+        open_worker(tmp_path, recorder, upstreams=standing_in(upstream), limits=limits) as worker,
     ):
         status, _ = await _problem(worker)
     assert (status, recorder.only.outcome) == (504, "timed_out")
@@ -253,7 +257,7 @@ async def test_an_upstream_that_never_answers_is_a_504_where_a_limit_is_set(tmp_
 async def test_a_malformed_response_is_a_502(tmp_path: Path) -> None:
     bad = b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n\r\n"
     recorder = MemoryRecorder()
-    async with answering(bad) as upstream, open_worker(tmp_path, recorder, upstreams=_instead(upstream)) as worker:
+    async with answering(bad) as upstream, open_worker(tmp_path, recorder, upstreams=standing_in(upstream)) as worker:
         status, _ = await _problem(worker)
     assert (status, recorder.only.outcome) == (502, "refused")
 
@@ -265,7 +269,7 @@ async def test_an_early_response_reaches_the_client_while_it_still_sends(tmp_pat
         await writer.drain()
 
     recorder = MemoryRecorder()
-    async with serving(handler) as upstream, open_worker(tmp_path, recorder, upstreams=_instead(upstream)) as worker:
+    async with serving(handler) as upstream, open_worker(tmp_path, recorder, upstreams=standing_in(upstream)) as worker:
         reader, writer = await _client(worker, ASK.replace(b"\r\n\r\n", b"\r\nContent-Length: 9000000\r\n\r\npart"))
         assert b" 413 " in await reader.readuntil(b"\r\n\r\nno")
         writer.close()
@@ -287,7 +291,7 @@ async def test_a_stopping_worker_lets_a_response_end(tmp_path: Path) -> None:
     limits = Limits(grace=5)
     async with (
         serving(handler) as upstream,
-        open_worker(tmp_path, recorder, upstreams=_instead(upstream), limits=limits) as worker,
+        open_worker(tmp_path, recorder, upstreams=standing_in(upstream), limits=limits) as worker,
     ):
         reader, writer = await _client(worker)
         await reader.readexactly(len(HEAD) + 4)
@@ -311,7 +315,7 @@ async def test_a_stopping_worker_waits_no_longer_than_its_grace(tmp_path: Path) 
     async with (
         serving(handler) as upstream,
         asyncio.timeout(60),
-        open_worker(tmp_path, recorder, upstreams=_instead(upstream), limits=Limits(grace=0.1)) as worker,
+        open_worker(tmp_path, recorder, upstreams=standing_in(upstream), limits=Limits(grace=0.1)) as worker,
     ):
         reader, writer = await _client(worker)
         await reader.readexactly(len(HEAD) + 4)
@@ -327,7 +331,7 @@ async def test_a_request_that_cannot_be_kept_is_refused_before_it_reaches_the_up
     recorder.keeps = False
     async with (
         answering(HEAD + b"0123456789") as upstream,
-        open_worker(tmp_path, recorder, upstreams=_instead(upstream)) as worker,
+        open_worker(tmp_path, recorder, upstreams=standing_in(upstream)) as worker,
     ):
         status, body = await _problem(worker)
     assert (status, upstream.connections) == (503, 0)
@@ -343,7 +347,7 @@ async def test_a_response_that_cannot_be_kept_does_not_end(tmp_path: Path) -> No
         writer.write(HEAD + b"0123456789")
         await reader.read()
 
-    async with serving(handler) as upstream, open_worker(tmp_path, recorder, upstreams=_instead(upstream)) as worker:
+    async with serving(handler) as upstream, open_worker(tmp_path, recorder, upstreams=standing_in(upstream)) as worker:
         reader, writer = await _client(worker)
         assert await reader.read() == HEAD
         writer.close()

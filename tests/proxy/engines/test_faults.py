@@ -25,21 +25,17 @@ from tests.support.h2quick import frame
 from tests.support.h2wire import Peer
 from tests.support.wire import (
     MemoryRecorder,
-    Upstream,
     Worker,
     answering,
     connect_through,
     open_worker,
     read_request,
     serving,
+    standing_in,
 )
 
 OK = b"HTTP/1.1 200 OK\r\nContent-Length: 5\r\n\r\nhello"
 ASK = b"GET http://api.test/x HTTP/1.1\r\nHost: api.test\r\n\r\n"
-
-
-def _instead(upstream: Upstream) -> dict[str, str]:
-    return {"api.test": f"http://127.0.0.1:{upstream.port}"}
 
 
 async def _got(worker: Worker, request: bytes) -> tuple[int, dict[str, Any]]:
@@ -69,7 +65,7 @@ async def test_more_than_five_connections_to_one_upstream_are_open_at_once(tmp_p
     async with (
         asyncio.timeout(60),
         serving(handler) as upstream,
-        open_worker(tmp_path, MemoryRecorder(), upstreams=_instead(upstream)) as worker,
+        open_worker(tmp_path, MemoryRecorder(), upstreams=standing_in(upstream)) as worker,
     ):
         # One HTTP/2 connection from the client, and an upstream that needs a connection for each request.
         reader, writer = await connect_through(worker, "api.test:443", alpn=("h2",))
@@ -92,7 +88,7 @@ async def test_a_silent_stream_is_not_cut_for_being_idle(tmp_path: Path) -> None
     limits = Limits(idle=1, grace=0.5)
     async with (
         serving(handler) as upstream,
-        open_worker(tmp_path, MemoryRecorder(), upstreams=_instead(upstream), limits=limits) as worker,
+        open_worker(tmp_path, MemoryRecorder(), upstreams=standing_in(upstream), limits=limits) as worker,
     ):
         reader, writer = await asyncio.open_connection("127.0.0.1", worker.port)
         writer.write(ASK)
@@ -125,7 +121,7 @@ async def test_what_begins_while_the_watchdog_sleeps_is_not_closed_by_it() -> No
 async def test_no_upstream_is_contacted_before_there_is_a_request(tmp_path: Path) -> None:
     async with (
         answering(OK) as upstream,
-        open_worker(tmp_path, MemoryRecorder(), upstreams=_instead(upstream)) as worker,
+        open_worker(tmp_path, MemoryRecorder(), upstreams=standing_in(upstream)) as worker,
     ):
         _, writer = await connect_through(worker, "api.test:443", alpn=("h2", "http/1.1"))
         assert upstream.connections == 0
@@ -144,7 +140,7 @@ async def test_a_head_without_an_end_is_refused_before_it_fills_the_memory(tmp_p
 
 async def test_an_endless_chunk_header_ends_the_connection(tmp_path: Path) -> None:
     recorder = MemoryRecorder()
-    async with answering(OK) as upstream, open_worker(tmp_path, recorder, upstreams=_instead(upstream)) as worker:
+    async with answering(OK) as upstream, open_worker(tmp_path, recorder, upstreams=standing_in(upstream)) as worker:
         _, writer = await asyncio.open_connection("127.0.0.1", worker.port)
         writer.write(ASK.replace(b"\r\n\r\n", b"\r\nTransfer-Encoding: chunked\r\n\r\n") + b"1" * (1 << 20))
         await recorder.begun.wait()
@@ -155,7 +151,7 @@ async def test_an_endless_chunk_header_ends_the_connection(tmp_path: Path) -> No
 
 async def test_host_is_what_was_asked_for_and_not_what_it_says(tmp_path: Path) -> None:
     recorder = MemoryRecorder()
-    async with answering(OK) as upstream, open_worker(tmp_path, recorder, upstreams=_instead(upstream)) as worker:
+    async with answering(OK) as upstream, open_worker(tmp_path, recorder, upstreams=standing_in(upstream)) as worker:
         await _got(worker, ASK.replace(b"Host: api.test", b"Host: evil.test"))
     assert b"\r\nHost: api.test\r\n" in upstream.heads[0]
     assert recorder.only.begun["url"] == "http://api.test/x"
@@ -163,7 +159,7 @@ async def test_host_is_what_was_asked_for_and_not_what_it_says(tmp_path: Path) -
 
 async def test_a_tunnel_is_for_the_host_it_was_asked_for(tmp_path: Path) -> None:
     recorder = MemoryRecorder()
-    async with answering(OK) as upstream, open_worker(tmp_path, recorder, upstreams=_instead(upstream)) as worker:
+    async with answering(OK) as upstream, open_worker(tmp_path, recorder, upstreams=standing_in(upstream)) as worker:
         reader, writer = await connect_through(worker, "api.test:443")
         writer.write(b"GET /x HTTP/1.1\r\nHost: evil.test\r\n\r\n")
         assert (await reader.readuntil(b"\r\n\r\n")).startswith(b"HTTP/1.1 421 ")
@@ -172,7 +168,7 @@ async def test_a_tunnel_is_for_the_host_it_was_asked_for(tmp_path: Path) -> None
 
 
 async def test_a_connect_inside_a_tunnel_goes_nowhere(tmp_path: Path) -> None:
-    async with answering(OK) as upstream, open_worker(tmp_path, upstreams=_instead(upstream)) as worker:
+    async with answering(OK) as upstream, open_worker(tmp_path, upstreams=standing_in(upstream)) as worker:
         reader, writer = await connect_through(worker, "api.test:443")
         writer.write(b"CONNECT api.test:443 HTTP/1.1\r\nHost: api.test:443\r\n\r\n")
         assert (await reader.readuntil(b"\r\n\r\n")).startswith(b"HTTP/1.1 405 ")
@@ -200,7 +196,7 @@ async def test_a_crash_of_a_layer_ends_the_connection_and_the_recording(
     async with (
         asyncio.timeout(60),
         answering(OK) as upstream,
-        open_worker(tmp_path, recorder, upstreams=_instead(upstream)) as worker,
+        open_worker(tmp_path, recorder, upstreams=standing_in(upstream)) as worker,
     ):
         reader, writer = await asyncio.open_connection("127.0.0.1", worker.port)
         writer.write(ASK)
@@ -276,7 +272,7 @@ class _Failing(MemoryRecorder):
 )
 async def test_a_recorder_that_fails_does_not_break_what_it_records(tmp_path: Path, where: str) -> None:
     recorder = _Failing("gap", where)
-    async with answering(OK) as upstream, open_worker(tmp_path, recorder, upstreams=_instead(upstream)) as worker:
+    async with answering(OK) as upstream, open_worker(tmp_path, recorder, upstreams=standing_in(upstream)) as worker:
         got, _ = await _got(worker, ASK.replace(b"\r\n\r\n", b"\r\nContent-Length: 1\r\n\r\na"))
     assert got == 200
     assert [gap[1] for gap in recorder.gaps] == ["the recorder failed: RuntimeError"]
@@ -285,7 +281,7 @@ async def test_a_recorder_that_fails_does_not_break_what_it_records(tmp_path: Pa
 @pytest.mark.parametrize("where", ["begin", "record_data", "record_end", "wait_until_recorded"])
 async def test_a_recorder_that_fails_lets_nothing_pass_where_that_is_the_policy(tmp_path: Path, where: str) -> None:
     recorder = _Failing("refuse", where)
-    async with answering(OK) as upstream, open_worker(tmp_path, recorder, upstreams=_instead(upstream)) as worker:
+    async with answering(OK) as upstream, open_worker(tmp_path, recorder, upstreams=standing_in(upstream)) as worker:
         got, _ = await _got(worker, ASK.replace(b"\r\n\r\n", b"\r\nContent-Length: 1\r\n\r\na"))
         assert (got, upstream.connections) == (503, 0)
     assert recorder.gaps
@@ -296,7 +292,7 @@ async def test_a_bomb_passes_as_it_is(tmp_path: Path) -> None:
     bomb = gzip.compress(bytes(1 << 26), 9, mtime=0)
     sent = b"HTTP/1.1 200 OK\r\nContent-Encoding: gzip\r\nContent-Length: %d\r\n\r\n" % len(bomb) + bomb
     recorder = MemoryRecorder()
-    async with answering(sent) as upstream, open_worker(tmp_path, recorder, upstreams=_instead(upstream)) as worker:
+    async with answering(sent) as upstream, open_worker(tmp_path, recorder, upstreams=standing_in(upstream)) as worker:
         reader, writer = await asyncio.open_connection("127.0.0.1", worker.port)
         writer.write(ASK)
         assert await reader.readexactly(len(sent)) == sent
@@ -313,7 +309,7 @@ async def test_a_client_that_sends_far_ahead_is_not_read(tmp_path: Path) -> None
             await proceed.wait()
             writer.write(OK)
 
-    async with serving(handler) as upstream, open_worker(tmp_path, upstreams=_instead(upstream)) as worker:
+    async with serving(handler) as upstream, open_worker(tmp_path, upstreams=standing_in(upstream)) as worker:
         reader, writer = await asyncio.open_connection("127.0.0.1", worker.port)
         block, size = ASK * 1000, 0
         try:
@@ -335,7 +331,7 @@ async def test_a_client_that_sends_far_ahead_is_not_read(tmp_path: Path) -> None
 async def test_connections_that_have_ended_are_forgotten(tmp_path: Path) -> None:
     """An HTTP/2 client of an HTTP/1 upstream needs a new connection for each request; mitmproxy keeps all of them."""
     gc.freeze()  # to look through what the process had before takes a second
-    async with answering(OK) as upstream, open_worker(tmp_path, upstreams=_instead(upstream)) as worker:
+    async with answering(OK) as upstream, open_worker(tmp_path, upstreams=standing_in(upstream)) as worker:
         reader, writer = await connect_through(worker, "api.test:443", alpn=("h2",))
         peer = Peer(reader, writer, client=True)
         for _ in range(20):

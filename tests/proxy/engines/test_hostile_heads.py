@@ -28,6 +28,7 @@ from tests.support.wire import (
     open_worker,
     read_request,
     serving,
+    standing_in,
     upstream_tls,
 )
 
@@ -96,15 +97,11 @@ REQUESTS = {
 }
 
 
-def _instead(upstream: Upstream) -> dict[str, str]:
-    return {"api.test": f"http://127.0.0.1:{upstream.port}"}
-
-
 async def test_a_hostile_request_of_http_1_goes_nowhere(tmp_path: Path) -> None:
     recorder = MemoryRecorder()
     answers: dict[bytes, int] = {}
     ok = b"HTTP/1.1 200 OK\r\nContent-Length: 0\r\n\r\n"
-    async with answering(ok) as upstream, open_worker(tmp_path, recorder, upstreams=_instead(upstream)) as worker:
+    async with answering(ok) as upstream, open_worker(tmp_path, recorder, upstreams=standing_in(upstream)) as worker:
         for request in REQUESTS:
             reader, writer = await asyncio.open_connection("127.0.0.1", worker.port)
             writer.write(request)
@@ -163,7 +160,7 @@ async def test_a_hostile_response_of_http_1_is_refused_and_a_sound_one_passes_as
         await writer.drain()
 
     passed: list[bytes] = []
-    async with serving(handler) as upstream, open_worker(tmp_path, recorder, upstreams=_instead(upstream)) as worker:
+    async with serving(handler) as upstream, open_worker(tmp_path, recorder, upstreams=standing_in(upstream)) as worker:
         for answer in (*RESPONSES, *SOUND_RESPONSES):
             recorder.exchanges.clear()
             reader, writer = await asyncio.open_connection("127.0.0.1", worker.port)

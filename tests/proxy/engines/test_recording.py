@@ -9,20 +9,16 @@ import pytest
 
 from tests.support.wire import (
     MemoryRecorder,
-    Upstream,
     Worker,
     answering,
     connect_through,
     open_worker,
     read_request,
     serving,
+    standing_in,
 )
 
 OK = b"HTTP/1.1 200 OK\r\nContent-Length: 5\r\n\r\nhello"
-
-
-def _instead(upstream: Upstream) -> dict[str, str]:
-    return {"api.test": f"http://127.0.0.1:{upstream.port}"}
 
 
 async def _raw(worker: Worker, request: bytes, *, until: bytes | None = None) -> bytes:
@@ -43,7 +39,7 @@ def _ask(method: str = "GET", path: str = "/x", *fields: str, body: bytes = b"")
 @pytest.mark.parametrize("scheme", ["http", "https"])
 async def test_a_call_is_relayed_and_recorded(tmp_path: Path, scheme: str) -> None:
     recorder = MemoryRecorder()
-    async with answering(OK) as upstream, open_worker(tmp_path, recorder, upstreams=_instead(upstream)) as worker:
+    async with answering(OK) as upstream, open_worker(tmp_path, recorder, upstreams=standing_in(upstream)) as worker:
         async with httpx.AsyncClient(timeout=60, proxy=worker.proxy("run-7"), verify=worker.tls) as client:
             response = await client.post(f"{scheme}://api.test/v1/things?q=a%20b", content=b"body")
         await recorder.only.over.wait()
@@ -58,7 +54,7 @@ async def test_a_call_is_relayed_and_recorded(tmp_path: Path, scheme: str) -> No
 
 async def test_every_word_comes_once_and_in_order(tmp_path: Path) -> None:
     recorder = MemoryRecorder()
-    async with answering(OK) as upstream, open_worker(tmp_path, recorder, upstreams=_instead(upstream)) as worker:
+    async with answering(OK) as upstream, open_worker(tmp_path, recorder, upstreams=standing_in(upstream)) as worker:
         await _raw(worker, _ask("POST", "/x", "Content-Length: 2", body=b"ab"), until=b"hello")
         await recorder.only.over.wait()
     words = [word[:2] if word[0] in ("data", "ended", "closed") else word[:1] for word in recorder.only.words]
@@ -92,7 +88,7 @@ async def test_every_word_comes_once_and_in_order(tmp_path: Path) -> None:
 async def test_a_response_s_bytes_pass_unchanged(tmp_path: Path, fields: bytes, body: bytes) -> None:
     sent = b"HTTP/1.1 200 Quite Fine\r\n" + fields + b"\r\n" + body
     recorder = MemoryRecorder()
-    async with answering(sent) as upstream, open_worker(tmp_path, recorder, upstreams=_instead(upstream)) as worker:
+    async with answering(sent) as upstream, open_worker(tmp_path, recorder, upstreams=standing_in(upstream)) as worker:
         reader, writer = await asyncio.open_connection("127.0.0.1", worker.port)
         writer.write(_ask())
         assert await reader.readexactly(len(sent)) == sent
@@ -109,7 +105,7 @@ async def test_a_request_s_bytes_pass_unchanged(tmp_path: Path) -> None:
     fields = ("X-First: 1", "x-second: 2", "X-First: 3", "accept:", "Transfer-Encoding: chunked")
     body = b"3\r\nabc\r\n2\r\nde\r\n0\r\nX-T: v\r\n\r\n"
     recorder = MemoryRecorder()
-    async with answering(OK) as upstream, open_worker(tmp_path, recorder, upstreams=_instead(upstream)) as worker:
+    async with answering(OK) as upstream, open_worker(tmp_path, recorder, upstreams=standing_in(upstream)) as worker:
         await _raw(worker, _ask("POST", "/a//b/../c?x=1&x=2;&%2f", *fields, body=body), until=b"hello")
         await recorder.only.over.wait()
     # mitmproxy serialises heads again; the lane forwards even empty values unchanged.
@@ -132,7 +128,7 @@ async def test_a_request_s_bytes_pass_unchanged(tmp_path: Path) -> None:
 async def test_a_status_without_a_body_ends_at_its_head(tmp_path: Path, status: int) -> None:
     sent = b"HTTP/1.1 %d Nothing\r\nETag: x\r\n\r\n" % status
     recorder = MemoryRecorder()
-    async with answering(sent) as upstream, open_worker(tmp_path, recorder, upstreams=_instead(upstream)) as worker:
+    async with answering(sent) as upstream, open_worker(tmp_path, recorder, upstreams=standing_in(upstream)) as worker:
         # Two requests on one connection: the engine must not wait in between.
         reader, writer = await asyncio.open_connection("127.0.0.1", worker.port)
         for _ in range(2):
@@ -145,7 +141,7 @@ async def test_a_status_without_a_body_ends_at_its_head(tmp_path: Path, status: 
 async def test_head_has_a_length_and_no_body(tmp_path: Path) -> None:
     sent = b"HTTP/1.1 200 OK\r\nContent-Length: 4711\r\n\r\n"
     recorder = MemoryRecorder()
-    async with answering(sent) as upstream, open_worker(tmp_path, recorder, upstreams=_instead(upstream)) as worker:
+    async with answering(sent) as upstream, open_worker(tmp_path, recorder, upstreams=standing_in(upstream)) as worker:
         assert await _raw(worker, _ask("HEAD"), until=b"\r\n\r\n") == sent
     assert recorder.only.outcome == "completed"
 
@@ -156,14 +152,14 @@ async def test_a_body_may_end_with_the_connection(tmp_path: Path) -> None:
         writer.write(b"HTTP/1.1 200 OK\r\n\r\nuntil the end")
 
     recorder = MemoryRecorder()
-    async with serving(handler) as upstream, open_worker(tmp_path, recorder, upstreams=_instead(upstream)) as worker:
+    async with serving(handler) as upstream, open_worker(tmp_path, recorder, upstreams=standing_in(upstream)) as worker:
         assert await _raw(worker, _ask()) == b"HTTP/1.1 200 OK\r\n\r\nuntil the end"
     assert (recorder.only.body("response"), recorder.only.outcome) == (b"until the end", "completed")
 
 
 async def test_an_http_1_0_client_gets_no_chunks(tmp_path: Path) -> None:
     sent = b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n3\r\nabc\r\n0\r\n\r\n"
-    async with answering(sent) as upstream, open_worker(tmp_path, upstreams=_instead(upstream)) as worker:
+    async with answering(sent) as upstream, open_worker(tmp_path, upstreams=standing_in(upstream)) as worker:
         got = await _raw(worker, b"GET http://api.test/x HTTP/1.0\r\nHost: api.test\r\n\r\n")
     assert got == b"HTTP/1.1 200 OK\r\n\r\nabc"
 
@@ -175,7 +171,7 @@ async def test_interim_responses_pass_and_are_not_the_answer(tmp_path: Path, int
     recorder = MemoryRecorder()
     async with (
         answering(interim, OK) as upstream,
-        open_worker(tmp_path, recorder, upstreams=_instead(upstream)) as worker,
+        open_worker(tmp_path, recorder, upstreams=standing_in(upstream)) as worker,
     ):
         assert await _raw(worker, _ask(), until=b"hello") == interim + OK
     assert recorder.only.head is not None
@@ -196,7 +192,7 @@ async def test_a_client_that_expects_100_gets_it_from_the_upstream(tmp_path: Pat
 
     async with (
         serving(handler) as upstream,
-        open_worker(tmp_path, MemoryRecorder(), upstreams=_instead(upstream)) as worker,
+        open_worker(tmp_path, MemoryRecorder(), upstreams=standing_in(upstream)) as worker,
     ):
         reader, writer = await asyncio.open_connection("127.0.0.1", worker.port)
         writer.write(_ask("PUT", "/x", "Content-Length: 4", "Expect: 100-continue"))
@@ -215,7 +211,7 @@ async def test_an_upstream_may_refuse_what_is_expected(tmp_path: Path) -> None:
         writer.write(no)
 
     recorder = MemoryRecorder()
-    async with serving(handler) as upstream, open_worker(tmp_path, recorder, upstreams=_instead(upstream)) as worker:
+    async with serving(handler) as upstream, open_worker(tmp_path, recorder, upstreams=standing_in(upstream)) as worker:
         asked = _ask("PUT", "/x", "Content-Length: 4", "Expect: 100-continue")
         assert await _raw(worker, asked, until=b"\r\n\r\n") == no
         await recorder.only.over.wait()
@@ -226,7 +222,7 @@ async def test_an_upstream_may_refuse_what_is_expected(tmp_path: Path) -> None:
 async def test_nothing_is_forwarded_before_it_is_kept(tmp_path: Path) -> None:
     recorder = MemoryRecorder()
     recorder.gate.clear()
-    async with answering(OK) as upstream, open_worker(tmp_path, recorder, upstreams=_instead(upstream)) as worker:
+    async with answering(OK) as upstream, open_worker(tmp_path, recorder, upstreams=standing_in(upstream)) as worker:
         reader, writer = await asyncio.open_connection("127.0.0.1", worker.port)
         writer.write(_ask("POST", "/x", "Content-Length: 2", body=b"ab"))
         await recorder.begun.wait()
@@ -247,7 +243,7 @@ async def test_a_long_request_goes_on_piece_by_piece_but_for_its_last(tmp_path: 
 
     recorder = MemoryRecorder()
     size = 2 << 20
-    async with serving(handler) as upstream, open_worker(tmp_path, recorder, upstreams=_instead(upstream)) as worker:
+    async with serving(handler) as upstream, open_worker(tmp_path, recorder, upstreams=standing_in(upstream)) as worker:
         _, writer = await asyncio.open_connection("127.0.0.1", worker.port)
         writer.write(_ask("POST", "/x", f"Content-Length: {size}", body=b"a" * 1000))
         assert await arrived.get() == b"a" * 1000
@@ -287,7 +283,7 @@ async def test_only_what_completes_a_response_waits_until_it_is_kept(
         await reader.read()
 
     recorder = MemoryRecorder()
-    async with serving(handler) as upstream, open_worker(tmp_path, recorder, upstreams=_instead(upstream)) as worker:
+    async with serving(handler) as upstream, open_worker(tmp_path, recorder, upstreams=standing_in(upstream)) as worker:
         reader, writer = await asyncio.open_connection("127.0.0.1", worker.port)
         writer.write(_ask())
         await recorder.begun.wait()
@@ -309,7 +305,7 @@ async def test_each_chunk_is_a_piece_of_its_own(tmp_path: Path) -> None:
     chunks = b"".join(b"%x\r\n%b\r\n" % (len(c), c) for c in (b"data: a\n\n", b"data: bb\n\n", b"data: [DONE]\n\n"))
     sent = b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n" + chunks + b"0\r\n\r\n"
     recorder = MemoryRecorder()
-    async with answering(sent) as upstream, open_worker(tmp_path, recorder, upstreams=_instead(upstream)) as worker:
+    async with answering(sent) as upstream, open_worker(tmp_path, recorder, upstreams=standing_in(upstream)) as worker:
         assert await _raw(worker, _ask(), until=b"0\r\n\r\n") == sent
     assert recorder.only.pieces("response") == [b"data: a\n\n", b"data: bb\n\n", b"data: [DONE]\n\n"]
 
@@ -317,7 +313,7 @@ async def test_each_chunk_is_a_piece_of_its_own(tmp_path: Path) -> None:
 async def test_alt_svc_is_neither_passed_on_nor_recorded(tmp_path: Path) -> None:
     sent = b'HTTP/1.1 200 OK\r\nAlt-Svc: h3=":443"\r\nContent-Length: 2\r\n\r\nok'
     recorder = MemoryRecorder()
-    async with answering(sent) as upstream, open_worker(tmp_path, recorder, upstreams=_instead(upstream)) as worker:
+    async with answering(sent) as upstream, open_worker(tmp_path, recorder, upstreams=standing_in(upstream)) as worker:
         got = await _raw(worker, _ask(), until=b"ok")
     assert got == b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nok"
     assert recorder.only.head is not None
@@ -326,7 +322,7 @@ async def test_alt_svc_is_neither_passed_on_nor_recorded(tmp_path: Path) -> None
 
 async def test_our_own_headers_never_reach_the_upstream(tmp_path: Path) -> None:
     recorder = MemoryRecorder()
-    async with answering(OK) as upstream, open_worker(tmp_path, recorder, upstreams=_instead(upstream)) as worker:
+    async with answering(OK) as upstream, open_worker(tmp_path, recorder, upstreams=standing_in(upstream)) as worker:
         own = (
             "X-Playhead-Run: r-9",
             "x-playhead-step: 4",
@@ -341,7 +337,7 @@ async def test_our_own_headers_never_reach_the_upstream(tmp_path: Path) -> None:
 
 async def test_many_calls_share_one_connection(tmp_path: Path) -> None:
     recorder = MemoryRecorder()
-    async with answering(OK) as upstream, open_worker(tmp_path, recorder, upstreams=_instead(upstream)) as worker:
+    async with answering(OK) as upstream, open_worker(tmp_path, recorder, upstreams=standing_in(upstream)) as worker:
         reader, writer = await connect_through(worker, "api.test:443")
         for _ in range(5):
             writer.write(b"GET /x HTTP/1.1\r\nHost: api.test\r\n\r\n")
@@ -353,7 +349,7 @@ async def test_many_calls_share_one_connection(tmp_path: Path) -> None:
 
 async def test_pipelined_requests_are_answered_in_order(tmp_path: Path) -> None:
     recorder = MemoryRecorder()
-    async with answering(OK) as upstream, open_worker(tmp_path, recorder, upstreams=_instead(upstream)) as worker:
+    async with answering(OK) as upstream, open_worker(tmp_path, recorder, upstreams=standing_in(upstream)) as worker:
         reader, writer = await asyncio.open_connection("127.0.0.1", worker.port)
         writer.write(_ask("GET", "/1") + _ask("GET", "/2") + b"\r\n" + _ask("GET", "/3"))
         assert await reader.readexactly(3 * len(OK)) == OK * 3
@@ -362,5 +358,5 @@ async def test_pipelined_requests_are_answered_in_order(tmp_path: Path) -> None:
 
 
 async def test_passing_through_records_nothing_and_changes_nothing(tmp_path: Path) -> None:
-    async with answering(OK) as upstream, open_worker(tmp_path, upstreams=_instead(upstream)) as worker:
+    async with answering(OK) as upstream, open_worker(tmp_path, upstreams=standing_in(upstream)) as worker:
         assert await _raw(worker, _ask(), until=b"hello") == OK

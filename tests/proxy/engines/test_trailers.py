@@ -7,7 +7,7 @@ from calls.model import Headers
 from replay.answer import Answer, Piece
 from tests.support.h2wire import Peer
 from tests.support.h2workers import conversing
-from tests.support.wire import MemoryRecorder, ScriptedAnswerer, answering, connect_through, open_worker
+from tests.support.wire import MemoryRecorder, ScriptedAnswerer, answering, connect_through, open_worker, standing_in
 
 SENT: Headers = (
     ("X-Before", "1"),
@@ -43,7 +43,7 @@ async def test_extensions_and_forbidden_trailers_of_http_1_are_not_passed_on(tmp
     recorder = MemoryRecorder()
     async with (
         answering(head + _chunked_body(SENT, b';name="v;w"')) as upstream,
-        open_worker(tmp_path, recorder, upstreams={"api.test": f"http://127.0.0.1:{upstream.port}"}) as worker,
+        open_worker(tmp_path, recorder, upstreams=standing_in(upstream)) as worker,
     ):
         reader, writer = await asyncio.open_connection("127.0.0.1", worker.port)
         request = b"POST http://api.test/ HTTP/1.1\r\nHost: api.test\r\nTransfer-Encoding: chunked\r\n\r\n"

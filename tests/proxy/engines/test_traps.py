@@ -17,14 +17,11 @@ from tests.support.wire import (
     open_worker,
     read_request,
     serving,
+    standing_in,
 )
 
 OK = b"HTTP/1.1 200 OK\r\nContent-Length: 5\r\n\r\nhello"
 ASK = b"GET http://api.test/x HTTP/1.1\r\nHost: api.test\r\n\r\n"
-
-
-def _instead(upstream: Upstream) -> dict[str, str]:
-    return {"api.test": f"http://127.0.0.1:{upstream.port}"}
 
 
 def _post(body: bytes = b"ab", *fields: bytes) -> bytes:
@@ -65,7 +62,7 @@ SMUGGLED = b"GET http://api.test/admin HTTP/1.1\r\nHost: api.test\r\n\r\n"
 async def test_a_body_that_is_not_in_chunks_ends_the_connection(tmp_path: Path, body: bytes) -> None:
     """The data after it could be another request or not, so it is not answered."""
     recorder = MemoryRecorder()
-    async with answering(OK) as upstream, open_worker(tmp_path, recorder, upstreams=_instead(upstream)) as worker:
+    async with answering(OK) as upstream, open_worker(tmp_path, recorder, upstreams=standing_in(upstream)) as worker:
         reader, writer = await asyncio.open_connection("127.0.0.1", worker.port)
         writer.write(ASK.replace(b"\r\n\r\n", b"\r\nTransfer-Encoding: chunked\r\n\r\n") + body + SMUGGLED)
         writer.write_eof()
@@ -78,7 +75,7 @@ async def test_a_body_that_is_not_in_chunks_ends_the_connection(tmp_path: Path, 
 async def test_a_second_answer_is_for_nobody(tmp_path: Path) -> None:
     """The client would read it as the response to its next request."""
     poisoned = OK + b"HTTP/1.1 200 OK\r\nContent-Length: 4\r\n\r\nevil"
-    async with answering(poisoned) as upstream, open_worker(tmp_path, upstreams=_instead(upstream)) as worker:
+    async with answering(poisoned) as upstream, open_worker(tmp_path, upstreams=standing_in(upstream)) as worker:
         reader, writer = await asyncio.open_connection("127.0.0.1", worker.port)
         for _ in range(2):
             writer.write(ASK)
@@ -97,7 +94,7 @@ async def test_what_comes_unasked_is_for_nobody(tmp_path: Path) -> None:
         writer.write(b"HTTP/1.1 200 OK\r\nContent-Length: 4\r\n\r\nevil")
         await reader.read()
 
-    async with serving(handler) as upstream, open_worker(tmp_path, upstreams=_instead(upstream)) as worker:
+    async with serving(handler) as upstream, open_worker(tmp_path, upstreams=standing_in(upstream)) as worker:
         reader, writer = await asyncio.open_connection("127.0.0.1", worker.port)
         for _ in range(2):
             writer.write(ASK)
@@ -119,7 +116,7 @@ async def test_a_post_is_never_sent_twice(tmp_path: Path) -> None:
     upstream = Upstream()
     async with (
         serving(handler, upstream=upstream),
-        open_worker(tmp_path, MemoryRecorder(), upstreams=_instead(upstream)) as worker,
+        open_worker(tmp_path, MemoryRecorder(), upstreams=standing_in(upstream)) as worker,
     ):
         reader, writer = await asyncio.open_connection("127.0.0.1", worker.port)
         writer.write(_post())
@@ -136,7 +133,7 @@ async def test_a_client_s_connection_outlives_its_upstream_s(tmp_path: Path, tls
         await read_request(reader)
         writer.write(OK)
 
-    async with serving(handler) as upstream, open_worker(tmp_path, upstreams=_instead(upstream)) as worker:
+    async with serving(handler) as upstream, open_worker(tmp_path, upstreams=standing_in(upstream)) as worker:
         if tls:
             reader, writer = await connect_through(worker, "api.test:443")
         else:
@@ -156,7 +153,7 @@ async def test_the_next_request_waits_for_no_body_of_head(tmp_path: Path, status
     method = b"HEAD" if status.startswith(b"200") else b"GET"
     async with (
         answering(sent) as upstream,
-        open_worker(tmp_path, MemoryRecorder(), upstreams=_instead(upstream)) as worker,
+        open_worker(tmp_path, MemoryRecorder(), upstreams=standing_in(upstream)) as worker,
     ):
         if status.startswith(b"204"):
             sent = sent.replace(b"Content-Length: 5\r\n", b"")
@@ -173,7 +170,7 @@ async def test_what_has_no_body_ends_with_its_head_whatever_that_says(tmp_path: 
     sent = b"HTTP/1.1 304 Not Modified\r\nTransfer-Encoding: chunked\r\n\r\n"
     async with (
         answering(sent) as upstream,
-        open_worker(tmp_path, MemoryRecorder(), upstreams=_instead(upstream)) as worker,
+        open_worker(tmp_path, MemoryRecorder(), upstreams=standing_in(upstream)) as worker,
     ):
         reader, writer = await asyncio.open_connection("127.0.0.1", worker.port)
         for _ in range(2):
@@ -187,7 +184,7 @@ async def test_many_interim_answers_and_then_one(tmp_path: Path) -> None:
     recorder = MemoryRecorder()
     async with (
         answering(interim + OK) as upstream,
-        open_worker(tmp_path, recorder, upstreams=_instead(upstream)) as worker,
+        open_worker(tmp_path, recorder, upstreams=standing_in(upstream)) as worker,
     ):
         reader, writer = await asyncio.open_connection("127.0.0.1", worker.port)
         for _ in range(2):
@@ -200,7 +197,7 @@ async def test_many_interim_answers_and_then_one(tmp_path: Path) -> None:
 async def test_a_client_may_send_its_body_though_nobody_said_continue(tmp_path: Path) -> None:
     async with (
         answering(OK) as upstream,
-        open_worker(tmp_path, MemoryRecorder(), upstreams=_instead(upstream)) as worker,
+        open_worker(tmp_path, MemoryRecorder(), upstreams=standing_in(upstream)) as worker,
     ):
         reader, writer = await asyncio.open_connection("127.0.0.1", worker.port)
         writer.write(_post(b"body", b"Expect: 100-continue"))
@@ -213,7 +210,7 @@ async def test_a_client_may_send_its_body_though_nobody_said_continue(tmp_path: 
 async def test_a_body_comes_through_however_it_is_cut(tmp_path: Path, size: int) -> None:
     body = b"".join(b"%x\r\n%b\r\n" % (n, b"x" * n) for n in (1, 16, 300)) + b"0\r\nX-T: v\r\n\r\n"
     recorder = MemoryRecorder()
-    async with answering(OK) as upstream, open_worker(tmp_path, recorder, upstreams=_instead(upstream)) as worker:
+    async with answering(OK) as upstream, open_worker(tmp_path, recorder, upstreams=standing_in(upstream)) as worker:
         reader, writer = await asyncio.open_connection("127.0.0.1", worker.port)
         whole = ASK.replace(b"\r\n\r\n", b"\r\nTransfer-Encoding: chunked\r\n\r\n") + body
         for at in range(0, len(whole), size):
@@ -232,7 +229,7 @@ async def test_gzip_is_left_alone(tmp_path: Path) -> None:
     )
     async with (
         answering(sent) as upstream,
-        open_worker(tmp_path, MemoryRecorder(), upstreams=_instead(upstream)) as worker,
+        open_worker(tmp_path, MemoryRecorder(), upstreams=standing_in(upstream)) as worker,
     ):
         reader, writer = await asyncio.open_connection("127.0.0.1", worker.port)
         writer.write(ASK)
@@ -244,7 +241,7 @@ async def test_an_answer_in_a_coding_that_nobody_speaks_is_not_passed_on(tmp_pat
     sent = b"HTTP/1.1 200 OK\r\nTransfer-Encoding: snappy\r\n\r\nabc"
     async with (
         answering(sent) as upstream,
-        open_worker(tmp_path, MemoryRecorder(), upstreams=_instead(upstream)) as worker,
+        open_worker(tmp_path, MemoryRecorder(), upstreams=standing_in(upstream)) as worker,
     ):
         reader, writer = await asyncio.open_connection("127.0.0.1", worker.port)
         writer.write(ASK)
@@ -274,7 +271,7 @@ async def test_an_answer_that_could_mean_two_things_is_never_passed_on(tmp_path:
     async with (
         asyncio.timeout(60),
         answering(sent) as upstream,
-        open_worker(tmp_path, recorder := MemoryRecorder(), upstreams=_instead(upstream)) as worker,
+        open_worker(tmp_path, recorder := MemoryRecorder(), upstreams=standing_in(upstream)) as worker,
     ):
         reader, writer = await asyncio.open_connection("127.0.0.1", worker.port)
         writer.write(ASK.replace(b"\r\n\r\n", b"\r\nConnection: close\r\n\r\n"))
@@ -289,7 +286,7 @@ async def test_an_answer_that_could_mean_two_things_is_never_passed_on(tmp_path:
 async def test_what_is_sound_of_a_body_goes_on_before_the_rest_is_refused(tmp_path: Path) -> None:
     sent = b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n2\r\nab\r\n2\r\ncd\r\nzz\r\n"
     recorder = MemoryRecorder()
-    async with answering(sent) as upstream, open_worker(tmp_path, recorder, upstreams=_instead(upstream)) as worker:
+    async with answering(sent) as upstream, open_worker(tmp_path, recorder, upstreams=standing_in(upstream)) as worker:
         reader, writer = await asyncio.open_connection("127.0.0.1", worker.port)
         writer.write(ASK)
         assert await reader.read() == sent.removesuffix(b"zz\r\n")
@@ -302,7 +299,7 @@ async def test_an_answer_with_bare_line_feeds_is_not_waited_for(tmp_path: Path) 
     sent = b"HTTP/1.1 200 OK\nContent-Length: 2\n\nok"
     async with (
         answering(sent) as upstream,
-        open_worker(tmp_path, MemoryRecorder(), upstreams=_instead(upstream)) as worker,
+        open_worker(tmp_path, MemoryRecorder(), upstreams=standing_in(upstream)) as worker,
     ):
         # mitmproxy accepts it with its intended meaning.
         assert await _first_line(worker, ASK) in (b"HTTP/1.1 502 Bad Gateway", b"HTTP/1.1 200 OK")
@@ -311,7 +308,7 @@ async def test_an_answer_with_bare_line_feeds_is_not_waited_for(tmp_path: Path) 
 async def test_who_names_no_host_but_in_its_target_asks_for_that(tmp_path: Path) -> None:
     async with (
         answering(OK) as upstream,
-        open_worker(tmp_path, MemoryRecorder(), upstreams=_instead(upstream)) as worker,
+        open_worker(tmp_path, MemoryRecorder(), upstreams=standing_in(upstream)) as worker,
     ):
         await _first_line(worker, b"GET http://api.test/x HTTP/1.1\r\nX: y\r\n\r\n")
     assert b"\r\nHost: api.test\r\n" in upstream.heads[0]
@@ -324,7 +321,7 @@ async def test_a_head_that_does_not_end_is_not_waited_for(tmp_path: Path, before
     limits = Limits(head=0.2, grace=0.5)
     async with (
         answering(OK) as upstream,
-        open_worker(tmp_path, upstreams=_instead(upstream), limits=limits) as worker,
+        open_worker(tmp_path, upstreams=standing_in(upstream), limits=limits) as worker,
         asyncio.timeout(60),
     ):
         reader, writer = await asyncio.open_connection("127.0.0.1", worker.port)
@@ -367,7 +364,7 @@ async def test_a_reader_that_stops_holds_its_upstream_back(tmp_path: Path) -> No
                 stuck.set()
                 await writer.drain()
 
-    async with serving(handler) as upstream, open_worker(tmp_path, upstreams=_instead(upstream)) as worker:
+    async with serving(handler) as upstream, open_worker(tmp_path, upstreams=standing_in(upstream)) as worker:
         _, writer = await asyncio.open_connection("127.0.0.1", worker.port, limit=1 << 16)
         writer.write(ASK)
         async with asyncio.timeout(60):
@@ -385,7 +382,7 @@ async def test_an_upstream_that_stops_holds_its_client_back(tmp_path: Path) -> N
         await reader.readuntil(b"\r\n\r\n")
         await over.wait()
 
-    async with serving(handler) as upstream, open_worker(tmp_path, upstreams=_instead(upstream)) as worker:
+    async with serving(handler) as upstream, open_worker(tmp_path, upstreams=standing_in(upstream)) as worker:
         _, writer = await asyncio.open_connection("127.0.0.1", worker.port)
         writer.write(ASK.replace(b"GET", b"PUT").replace(b"\r\n\r\n", b"\r\nContent-Length: %d\r\n\r\n" % size))
         try:
@@ -412,7 +409,7 @@ async def test_a_large_body_passes_both_ways(tmp_path: Path) -> None:
         await reader.read()
 
     recorder = MemoryRecorder()
-    async with serving(handler) as upstream, open_worker(tmp_path, recorder, upstreams=_instead(upstream)) as worker:
+    async with serving(handler) as upstream, open_worker(tmp_path, recorder, upstreams=standing_in(upstream)) as worker:
         reader, writer = await connect_through(worker, "api.test:443")
         body = bytes(range(256)) * (size // 256)
         writer.write(b"PUT /x HTTP/1.1\r\nHost: api.test\r\nContent-Length: %d\r\n\r\n" % size + body)
@@ -432,7 +429,7 @@ async def test_a_websocket_behind_requests_on_the_same_connection(tmp_path: Path
             writer.write(data.upper())
 
     recorder = MemoryRecorder()
-    async with serving(handler) as upstream, open_worker(tmp_path, recorder, upstreams=_instead(upstream)) as worker:
+    async with serving(handler) as upstream, open_worker(tmp_path, recorder, upstreams=standing_in(upstream)) as worker:
         reader, writer = await connect_through(worker, "api.test:443")
         writer.write(b"GET /x HTTP/1.1\r\nHost: api.test\r\n\r\n")
         assert await reader.readexactly(len(OK)) == OK
@@ -447,7 +444,7 @@ async def test_a_websocket_behind_requests_on_the_same_connection(tmp_path: Path
 async def test_credentials_for_us_go_no_further(tmp_path: Path) -> None:
     async with (
         answering(OK) as upstream,
-        open_worker(tmp_path, MemoryRecorder(), upstreams=_instead(upstream)) as worker,
+        open_worker(tmp_path, MemoryRecorder(), upstreams=standing_in(upstream)) as worker,
     ):
         assert await _first_line(worker, _post(b"ab", b"Proxy-Authorization: Basic eDp5", b"Proxy-Connection: x")) == (
             b"HTTP/1.1 200 OK"

@@ -28,6 +28,7 @@ from tests.support.wire import (
     connect_through,
     open_worker,
     serving,
+    standing_in,
     upstream_ca,
     upstream_tls,
     whole,
@@ -429,7 +430,7 @@ async def test_an_override_does_not_go_by_the_proxy_above(tmp_path: Path) -> Non
     async with answering(OK) as upstream, _proxy_above(heads, 1) as above:
         settings: dict[str, Any] = {
             "upstream_proxy": f"http://127.0.0.1:{above.port}",
-            "upstreams": {"api.test": f"http://127.0.0.1:{upstream.port}"},
+            "upstreams": standing_in(upstream),
         }
         async with open_worker(tmp_path, MemoryRecorder(), **settings) as worker:
             assert (await _get(worker, "https://api.test/x")).text == "hello"
@@ -467,7 +468,7 @@ async def test_curl_goes_through(tmp_path: Path, flag: str) -> None:
     recorder = MemoryRecorder()
     async with (
         answering(OK) as upstream,
-        open_worker(tmp_path, recorder, upstreams={"api.test": f"http://127.0.0.1:{upstream.port}"}) as worker,
+        open_worker(tmp_path, recorder, upstreams=standing_in(upstream)) as worker,
     ):
         command = [
             "curl",
@@ -504,7 +505,7 @@ s.once('data', () => {
 async def test_node_trusts_our_leaves(tmp_path: Path) -> None:
     async with (
         answering(OK) as upstream,
-        open_worker(tmp_path, MemoryRecorder(), upstreams={"api.test": f"http://127.0.0.1:{upstream.port}"}) as worker,
+        open_worker(tmp_path, MemoryRecorder(), upstreams=standing_in(upstream)) as worker,
     ):
         node = await asyncio.create_subprocess_exec(
             "node", "-e", NODE, str(worker.port), str(worker.config.authority.certificate), stdout=subprocess.PIPE

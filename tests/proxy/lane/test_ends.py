@@ -29,6 +29,7 @@ from tests.support.wire import (
     connect_through,
     open_worker,
     serving,
+    standing_in,
     whole,
 )
 
@@ -94,7 +95,7 @@ async def _uploading(
 ) -> AsyncIterator[Speaker]:
     async with (
         serving(handler) as upstream,
-        open_worker(directory, recorder, upstreams={"api.test": f"http://127.0.0.1:{upstream.port}"}) as worker,
+        open_worker(directory, recorder, upstreams=standing_in(upstream)) as worker,
     ):
         speaker = Speaker(
             *await connect_through(worker, "api.test:443", alpn=("h2" if http2 else "http/1.1",)), http2=http2
@@ -190,7 +191,7 @@ async def test_a_fault_of_ours_in_an_answer_is_not_the_upstream_s(
     recorder = MemoryRecorder()
     async with (
         answering(OK) as upstream,
-        open_worker(tmp_path, recorder, upstreams={"api.test": f"http://127.0.0.1:{upstream.port}"}) as worker,
+        open_worker(tmp_path, recorder, upstreams=standing_in(upstream)) as worker,
     ):
         reader, writer = await asyncio.open_connection("127.0.0.1", worker.port)
         writer.write(ASK)
@@ -302,7 +303,7 @@ async def test_a_body_that_ends_by_close_and_was_reset_has_no_orderly_end(
     recorder = MemoryRecorder()
     async with (
         serving(handler) as upstream,
-        open_worker(tmp_path, recorder, upstreams={"api.test": f"http://127.0.0.1:{upstream.port}"}) as worker,
+        open_worker(tmp_path, recorder, upstreams=standing_in(upstream)) as worker,
     ):
         receiving = asyncio.get_running_loop().run_in_executor(None, _receive, worker.port, ASK, may_read)
         try:
@@ -328,7 +329,7 @@ async def test_a_body_in_tls_that_ends_by_close_and_was_reset_has_no_orderly_end
 
     async with (
         serving(handler) as upstream,
-        open_worker(tmp_path, MemoryRecorder(), upstreams={"api.test": f"http://127.0.0.1:{upstream.port}"}) as worker,
+        open_worker(tmp_path, MemoryRecorder(), upstreams=standing_in(upstream)) as worker,
     ):
         reader, writer = await connect_through(worker, "api.test:443")
         writer.write(b"GET /x HTTP/1.1\r\nHost: api.test\r\n\r\n")

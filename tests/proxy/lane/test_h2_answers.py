@@ -12,7 +12,7 @@ from proxy.trust.ca import ensure_ca
 from proxy.wire.config import EngineConfig, Limits
 from proxy.wire.engine_state import EngineState
 from tests.support.h2wire import Peer, StreamBroken
-from tests.support.wire import answering, connect_through, open_worker
+from tests.support.wire import answering, connect_through, open_worker, standing_in
 
 CANCEL = 8
 
@@ -27,7 +27,7 @@ async def test_a_client_that_never_takes_the_rest_of_an_answer_does_not_keep_its
         open_worker(
             tmp_path,
             limits=Limits(idle=1.5, grace=0.5),
-            upstreams={"api.test": f"http://127.0.0.1:{upstream.port}"},
+            upstreams=standing_in(upstream),
         ) as worker,
     ):
         peer = Peer(*await connect_through(worker, "api.test:443", alpn=("h2",)), client=True, acknowledge=False)

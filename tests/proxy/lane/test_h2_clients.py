@@ -19,7 +19,7 @@ from proxy.wire.config import Limits
 from tests.support.h2quick import Quick
 from tests.support.h2wire import Peer, StreamBroken
 from tests.support.h2workers import OK, answer_all, asking, reaching, speaking
-from tests.support.wire import MemoryRecorder, Side, ToldExchange, answering, connect_through, open_worker
+from tests.support.wire import MemoryRecorder, Side, ToldExchange, answering, connect_through, open_worker, standing_in
 
 CANCEL, CALM = 8, 11
 
@@ -161,7 +161,7 @@ async def test_what_may_not_go_on_is_told_why(
     recorder = MemoryRecorder()
     async with (
         answering(b"") as upstream,
-        open_worker(tmp_path, recorder, upstreams={"api.test": f"http://127.0.0.1:{upstream.port}"}) as worker,
+        open_worker(tmp_path, recorder, upstreams=standing_in(upstream)) as worker,
     ):
         reader, writer = await connect_through(worker, "api.test:443", alpn=("h2",))
         peer = Peer(reader, writer, client=True)

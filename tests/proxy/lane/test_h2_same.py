@@ -8,7 +8,7 @@ import pytest
 from tests.support import wire
 from tests.support.h2wire import Fields, Peer, StreamBroken
 from tests.support.h2workers import asking, reaching, speaking
-from tests.support.wire import MemoryRecorder, ScriptedAnswerer, answering, connect_through, open_worker
+from tests.support.wire import MemoryRecorder, ScriptedAnswerer, answering, connect_through, open_worker, standing_in
 
 ASKED: Fields = [
     ("x-b", "2"),
@@ -99,7 +99,7 @@ async def _of_old(directory: Path) -> Any:
     recorder = MemoryRecorder()
     async with (
         answering(sent) as upstream,
-        open_worker(directory, recorder, upstreams={"api.test": f"http://127.0.0.1:{upstream.port}"}) as worker,
+        open_worker(directory, recorder, upstreams=standing_in(upstream)) as worker,
     ):
         peer = Peer(*await connect_through(worker, "api.test:443", alpn=("h2",)), client=True)
         heard = await peer.answer(peer.ask("api.test", "/x", method="POST", body=b"asked", extra=ASKED))

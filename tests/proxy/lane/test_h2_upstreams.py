@@ -15,7 +15,7 @@ from proxy.wire.config import EngineConfig, Limits
 from proxy.wire.engine_state import EngineState
 from tests.support.h2wire import Fields, Peer, StreamBroken
 from tests.support.h2workers import OK, answer_all, asking, conversing, reaching, speaking
-from tests.support.wire import MemoryRecorder, Upstream, answering, connect_through, open_worker
+from tests.support.wire import MemoryRecorder, Upstream, answering, connect_through, open_worker, standing_in
 
 REFUSED, INTERNAL, CANCEL = 7, 2, 8
 
@@ -323,9 +323,7 @@ async def test_an_upstream_of_http_1_gets_http_1(tmp_path: Path) -> None:
     """RFC 9113 8.2.3, 8.3.1: Host for :authority, and one Cookie."""
     async with (
         answering(b"HTTP/1.1 200 OK\r\nConnection: keep-alive\r\nX-A: 1\r\nContent-Length: 2\r\n\r\nok") as upstream,
-        open_worker(
-            tmp_path, recorder := MemoryRecorder(), upstreams={"api.test": f"http://127.0.0.1:{upstream.port}"}
-        ) as worker,
+        open_worker(tmp_path, recorder := MemoryRecorder(), upstreams=standing_in(upstream)) as worker,
     ):
         reader, writer = await connect_through(worker, "api.test:443", alpn=("h2",))
         peer = Peer(reader, writer, client=True)

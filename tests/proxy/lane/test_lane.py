@@ -33,6 +33,7 @@ from tests.support.wire import (
     open_worker,
     read_request,
     serving,
+    standing_in,
     upstream_tls,
     whole,
 )
@@ -40,10 +41,6 @@ from tests.support.wire import (
 OK = b"HTTP/1.1 200 OK\r\nContent-Length: 5\r\n\r\nhello"
 ASK = b"GET http://api.test/x HTTP/1.1\r\nHost: api.test\r\n\r\n"
 WITHIN = b"GET /x HTTP/1.1\r\nHost: api.test\r\n\r\n"
-
-
-def _instead(upstream: Upstream) -> dict[str, str]:
-    return {"api.test": f"http://127.0.0.1:{upstream.port}"}
 
 
 @pytest.fixture
@@ -76,7 +73,7 @@ async def _got(worker: Worker, request: bytes, size: int = len(OK)) -> bytes:
 async def test_what_agents_send_stays_on_the_lane(tmp_path: Path, handed_over_data: list[bytes]) -> None:
     async with (
         answering(OK) as upstream,
-        open_worker(tmp_path, MemoryRecorder(), upstreams=_instead(upstream)) as worker,
+        open_worker(tmp_path, MemoryRecorder(), upstreams=standing_in(upstream)) as worker,
     ):
         assert await _got(worker, ASK) == OK
         for alpn in ((), ("http/1.1",), ("h2", "http/1.1")):
@@ -102,7 +99,7 @@ async def test_what_it_does_not_speak_goes_on_as_it_came(
     tmp_path: Path, handed_over_data: list[bytes], request_: bytes
 ) -> None:
     recorder = MemoryRecorder()
-    async with answering(OK) as upstream, open_worker(tmp_path, recorder, upstreams=_instead(upstream)) as worker:
+    async with answering(OK) as upstream, open_worker(tmp_path, recorder, upstreams=standing_in(upstream)) as worker:
         assert await _got(worker, request_) == OK
     assert handed_over_data == [request_]
     assert recorder.only.outcome == "completed"
@@ -111,7 +108,7 @@ async def test_what_it_does_not_speak_goes_on_as_it_came(
 async def test_a_client_that_speaks_only_http_2_gets_it(tmp_path: Path, handed_over_data: list[bytes]) -> None:
     async with (
         answering(OK) as upstream,
-        open_worker(tmp_path, MemoryRecorder(), upstreams=_instead(upstream)) as worker,
+        open_worker(tmp_path, MemoryRecorder(), upstreams=standing_in(upstream)) as worker,
     ):
         reader, writer = await connect_through(worker, "api.test:443", alpn=("h2",))
         peer = Peer(reader, writer, client=True)
@@ -133,7 +130,7 @@ async def test_what_was_recorded_over_http_2_is_replayed_over_it(tmp_path: Path,
 async def test_a_connection_changes_engines_between_two_requests(tmp_path: Path, handed_over_data: list[bytes]) -> None:
     recorder = MemoryRecorder()
     odd = b"FOO /x HTTP/1.1\r\nHost: api.test\r\n\r\n"
-    async with answering(OK) as upstream, open_worker(tmp_path, recorder, upstreams=_instead(upstream)) as worker:
+    async with answering(OK) as upstream, open_worker(tmp_path, recorder, upstreams=standing_in(upstream)) as worker:
         reader, writer = await connect_through(worker, "api.test:443")
         for request in (WITHIN, odd, WITHIN):
             writer.write(request)
@@ -150,7 +147,7 @@ async def test_two_requests_at_once_of_which_one_is_not_for_the_lane(
     odd = ASK.replace(b"GET", b"FOO")
     async with (
         answering(OK) as upstream,
-        open_worker(tmp_path, MemoryRecorder(), upstreams=_instead(upstream)) as worker,
+        open_worker(tmp_path, MemoryRecorder(), upstreams=standing_in(upstream)) as worker,
     ):
         assert await _got(worker, ASK + odd + ASK, 3 * len(OK)) == OK * 3
     assert handed_over_data == [odd + ASK]
@@ -195,7 +192,7 @@ async def _upstream_with_counts(**more: Any) -> AsyncIterator[tuple[Upstream, li
 async def test_the_next_client_finds_a_connection(tmp_path: Path) -> None:
     async with (
         _upstream_with_counts() as (upstream, asked),
-        open_worker(tmp_path, upstreams=_instead(upstream)) as worker,
+        open_worker(tmp_path, upstreams=standing_in(upstream)) as worker,
     ):
         for _ in range(3):
             assert await _got(worker, ASK) == OK
@@ -206,7 +203,7 @@ async def test_the_next_client_finds_a_connection(tmp_path: Path) -> None:
 async def test_two_clients_at_once_have_one_each(tmp_path: Path) -> None:
     async with (
         _upstream_with_counts() as (upstream, asked),
-        open_worker(tmp_path, upstreams=_instead(upstream)) as worker,
+        open_worker(tmp_path, upstreams=standing_in(upstream)) as worker,
     ):
         clients = [await connect_through(worker, "api.test:443") for _ in range(2)]
         for _ in range(2):
@@ -225,7 +222,7 @@ async def test_two_clients_at_once_have_one_each(tmp_path: Path) -> None:
 async def test_a_connection_on_which_somebody_has_a_name_is_for_nobody_else(tmp_path: Path, first: bytes) -> None:
     async with (
         _upstream_with_counts() as (upstream, asked),
-        open_worker(tmp_path, upstreams=_instead(upstream)) as worker,
+        open_worker(tmp_path, upstreams=standing_in(upstream)) as worker,
     ):
         await _got(worker, first)
         await asyncio.sleep(0.02)  # as above
@@ -240,7 +237,7 @@ async def test_what_must_not_be_asked_twice_wants_a_fresh_connection(
     post = ASK.replace(b"GET", b"POST").replace(b"\r\n\r\n", b"\r\nContent-Length: 0\r\n\r\n")
     async with (
         _upstream_with_counts() as (upstream, asked),
-        open_worker(tmp_path, upstreams=_instead(upstream)) as worker,
+        open_worker(tmp_path, upstreams=standing_in(upstream)) as worker,
     ):
         for request in (ASK, post, ASK):
             assert await _got(worker, request) == OK
@@ -260,7 +257,7 @@ async def test_a_get_on_a_connection_that_was_just_closed_is_asked_again(tmp_pat
     recorder = MemoryRecorder()
     async with (
         serving(handler, upstream=upstream),
-        open_worker(tmp_path, recorder, upstreams=_instead(upstream)) as worker,
+        open_worker(tmp_path, recorder, upstreams=standing_in(upstream)) as worker,
     ):
         assert await _got(worker, ASK + ASK, 2 * len(OK)) == OK * 2
     assert len(upstream.heads) == 3
@@ -298,7 +295,7 @@ async def test_an_upstream_that_hangs_up_at_once_is_not_our_fault(
         writer.transport.abort()
 
     recorder = MemoryRecorder()
-    async with serving(handler) as upstream, open_worker(tmp_path, recorder, upstreams=_instead(upstream)) as worker:
+    async with serving(handler) as upstream, open_worker(tmp_path, recorder, upstreams=standing_in(upstream)) as worker:
         reader, writer = await asyncio.open_connection("127.0.0.1", worker.port)
         writer.write(ASK.replace(b"GET", b"POST").replace(b"\r\n\r\n", b"\r\nContent-Length: 0\r\n\r\n"))
         assert await reader.read() == b""
@@ -322,7 +319,7 @@ async def test_a_client_that_sends_far_ahead_and_half_a_request_is_read_on(tmp_p
             await read_request(reader)
             writer.write(OK)
 
-    async with serving(handler) as upstream, open_worker(tmp_path, upstreams=_instead(upstream)) as worker:
+    async with serving(handler) as upstream, open_worker(tmp_path, upstreams=standing_in(upstream)) as worker:
         reader, writer = await asyncio.open_connection("127.0.0.1", worker.port)
         writer.write(ASK * count + ASK[:-7])
         await upstream.connected.wait()
@@ -355,7 +352,7 @@ async def test_who_sends_much_waits_for_a_recorder_that_is_behind(tmp_path: Path
                 stuck.set()
                 await writer.drain()
 
-    async with serving(handler) as upstream, open_worker(tmp_path, recorder, upstreams=_instead(upstream)) as worker:
+    async with serving(handler) as upstream, open_worker(tmp_path, recorder, upstreams=standing_in(upstream)) as worker:
         reader, writer = await asyncio.open_connection("127.0.0.1", worker.port)
         writer.write(ASK)
         await reader.readuntil(b"\r\n\r\n")
@@ -383,7 +380,7 @@ async def test_clients_that_are_gone_leave_nothing(tmp_path: Path) -> None:
     gc.freeze()  # to look through what the process had before takes a second
     async with (
         answering(OK) as upstream,
-        open_worker(tmp_path, MemoryRecorder(), upstreams=_instead(upstream)) as worker,
+        open_worker(tmp_path, MemoryRecorder(), upstreams=standing_in(upstream)) as worker,
     ):
         for _ in range(20):
             await _got(worker, ASK)
@@ -451,7 +448,7 @@ async def test_only_a_call_beside_others_waits_for_them(
     monkeypatch.setattr(lanes, "BUSY_SECONDS", busy_seconds)
     monkeypatch.setattr(Lane, "call_soon", note_call)
     recorder = MemoryRecorder()
-    async with answering(OK) as upstream, open_worker(tmp_path, recorder, upstreams=_instead(upstream)) as worker:
+    async with answering(OK) as upstream, open_worker(tmp_path, recorder, upstreams=standing_in(upstream)) as worker:
         for _ in range(2):
             assert await _got(worker, ASK) == OK
     assert [exchange.outcome for exchange in recorder.exchanges] == ["completed"] * 2

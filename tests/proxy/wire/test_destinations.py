@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from proxy.processes.ports import free_port
 from proxy.wire.access import Access
 from proxy.wire.destinations import Destinations
-from tests.support.wire import MemoryRecorder, Worker, answering, open_worker
+from tests.support.wire import MemoryRecorder, Worker, answering, open_worker, standing_in
 
 OK = b"HTTP/1.1 200 OK\r\nContent-Length: 5\r\n\r\nhello"
 
@@ -282,7 +282,7 @@ async def test_the_token_opens(tmp_path: Path) -> None:
             tmp_path,
             recorder,
             access=Access(tokens=("sécret",)),
-            upstreams={"api.test": f"http://127.0.0.1:{upstream.port}"},
+            upstreams=standing_in(upstream),
         ) as worker,
     ):
         assert (await _get(worker, "http://api.test/", _basic("team:night-1", "sécret")))[0] == 200

@@ -19,6 +19,7 @@ from tests.support.wire import (
     connect_through,
     open_worker,
     serving,
+    standing_in,
     upstream_tls,
 )
 
@@ -77,7 +78,7 @@ async def test_an_old_upstream_answers_a_new_client(tmp_path: Path) -> None:
     recorder = MemoryRecorder()
     async with (
         answering(sent) as upstream,
-        open_worker(tmp_path, recorder, upstreams={"api.test": f"http://127.0.0.1:{upstream.port}"}) as worker,
+        open_worker(tmp_path, recorder, upstreams=standing_in(upstream)) as worker,
     ):
         reader, writer = await connect_through(worker, "api.test:443", alpn=("h2",))
         peer = Peer(reader, writer, client=True)
@@ -251,9 +252,7 @@ async def test_an_old_upstream_is_held_back_by_a_new_reader_that_stops(tmp_path:
 
     async with (
         serving(handler) as upstream,
-        open_worker(
-            tmp_path, MemoryRecorderOfSizes(), upstreams={"api.test": f"http://127.0.0.1:{upstream.port}"}
-        ) as worker,
+        open_worker(tmp_path, MemoryRecorderOfSizes(), upstreams=standing_in(upstream)) as worker,
     ):
         reader, writer = await connect_through(worker, "api.test:443", alpn=("h2",))
         peer = Peer(reader, writer, client=True, acknowledge=False)
@@ -338,7 +337,7 @@ async def test_a_head_without_measure_goes_nowhere(tmp_path: Path, extra: Fields
     recorder = MemoryRecorder()
     async with (
         answering(b"HTTP/1.1 200 OK\r\nContent-Length: 0\r\n\r\n") as upstream,
-        open_worker(tmp_path, recorder, upstreams={"api.test": f"http://127.0.0.1:{upstream.port}"}) as worker,
+        open_worker(tmp_path, recorder, upstreams=standing_in(upstream)) as worker,
     ):
         reader, writer = await connect_through(worker, "api.test:443", alpn=("h2",))
         peer = Peer(reader, writer, client=True)
@@ -352,7 +351,7 @@ async def test_a_head_without_measure_goes_nowhere(tmp_path: Path, extra: Fields
 async def test_an_authority_that_contradicts_the_tunnel_goes_nowhere(tmp_path: Path) -> None:
     async with (
         answering(b"HTTP/1.1 200 OK\r\nContent-Length: 0\r\n\r\n") as upstream,
-        open_worker(tmp_path, MemoryRecorder(), upstreams={"api.test": f"http://127.0.0.1:{upstream.port}"}) as worker,
+        open_worker(tmp_path, MemoryRecorder(), upstreams=standing_in(upstream)) as worker,
     ):
         reader, writer = await connect_through(worker, "api.test:443", alpn=("h2",))
         peer = Peer(reader, writer, client=True)
