@@ -154,7 +154,7 @@ class TextIndex:
         async with self._database.connection() as connection, connection.transaction():
             await share_days(connection, {day for (_, day), _ in texts})
             existing = await _existing_calls(connection, project, texts)
-            groups = _divide({place: one for place, one in texts.items() if (place[0][0], one.call) in existing})
+            groups = _divide({place: one for place, one in texts.items() if (place[0][0], one.call.int) in existing})
             if not groups:
                 return
             # A conversation repeats its texts with every call: only new ones are divided into words.
@@ -188,14 +188,16 @@ async def _load_readable(queries: ExchangeQueries, ids: Sequence[str]) -> tuple[
     return list(loaded.found.values()), list(loaded.unavailable)
 
 
-async def _existing_calls(connection: asyncpg.Connection, project: str, texts: _Texts) -> set[tuple[str, uuid.UUID]]:
-    """Lock the runs of texts, and return the calls that they have, by run and id."""
+async def _existing_calls(connection: asyncpg.Connection, project: str, texts: _Texts) -> set[tuple[str, int]]:
+    """Lock the runs of texts, and return the calls that they have, by run and the number of the id."""
     # Locked, so that a run that is deleted meanwhile, or a call that is erased from it, leaves no texts.
     locked = await connection.fetch(LOCK_RUNS, project, sorted({run for (run, _), _ in texts}))
     runs = {row["id"] for row in locked}
-    calls = sorted({one.call for one in texts.values()})
-    rows = await connection.fetch(EXISTING, project, array_text(calls), calls[0], calls[-1])
-    return {(row["run"], row["id"]) for row in rows if row["run"] in runs}
+    # Numbers and texts of ids: Python compares ids slowly.
+    calls = sorted({one.call.int for one in texts.values()})
+    first, last = uuid.UUID(int=calls[0]), uuid.UUID(int=calls[-1])
+    rows = await connection.fetch(EXISTING, project, array_text([f"{call:032x}" for call in calls]), first, last)
+    return {(row["run"], row["id"].int) for row in rows if row["run"] in runs}
 
 
 def _group_texts(run: str, call: str, started_at: int, texts: Iterable[CallText]) -> _Texts:
@@ -218,7 +220,12 @@ def _divide(texts: _Texts) -> _Groups:
 
 def _hash_columns(groups: _Groups) -> tuple[object, ...]:
     """The values of `INSERT_HASHES` after the project."""
-    rows = [(*scope, one.call, name, one.hash) for name, (scope, texts) in groups.items() for one in texts]
+    rows = [
+        (run, day, one.call.hex, group, one.hash)
+        for name, ((run, day), texts) in groups.items()
+        for group in [name.hex]
+        for one in texts
+    ]
     *columns, hashes = zip(*rows, strict=True)
     return (*map(array_text, columns), hashes)
 
