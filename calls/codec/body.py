@@ -6,8 +6,9 @@ should be JSON but is invalid or ambiguous is represented by the digest of its r
 
 import hashlib
 import re
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import lru_cache
 from typing import Final, Literal
 from urllib.parse import parse_qsl
 
@@ -26,6 +27,9 @@ _BOUNDARY: Final = re.compile(r'boundary=(?:"([^"]+)"|([^;\s]+))', re.IGNORECASE
 
 MAX_MULTIPART_DEPTH: Final = 4
 """Levels of multipart bodies within one another that are read. What is deeper counts with its boundary."""
+
+_LONGEST_REMEMBERED_QUERY: Final = 256
+"""Characters of a query beyond which its parameters are not cached."""
 
 _TEXT: Final = re.compile(r"text/.*|.*[/+](xml|graphql|x-ndjson|ndjson|jsonl|json-seq|javascript|yaml)")
 
@@ -121,21 +125,29 @@ def media_type_without_boundary(media: str) -> str:
     return _BOUNDARY.sub("boundary", media) if media.lstrip().lower().startswith("multipart/") else media
 
 
-def query_pairs(query: str) -> list[tuple[str, str]]:
+def query_pairs(query: str) -> Sequence[tuple[str, str]]:
     """Return the decoded pairs of a query or form, sorted by name; pairs of one name keep their order."""
+    return _remembered_pairs(query) if len(query) <= _LONGEST_REMEMBERED_QUERY else _decode_pairs(query)
+
+
+def _decode_pairs(query: str) -> Sequence[tuple[str, str]]:
     try:
         found = parse_qsl(query, keep_blank_values=True, errors="strict")
     except UnicodeDecodeError:
         # Not UTF-8: one character for each byte loses no information.
         found = parse_qsl(query, keep_blank_values=True, encoding="latin-1")
-    return sorted(found, key=lambda pair: pair[0])
+    return tuple(sorted(found, key=lambda pair: pair[0]))
+
+
+# The calls of a client mostly have the same few parameters, such as the version of an API.
+_remembered_pairs: Final = lru_cache(1024)(_decode_pairs)
 
 
 def _form_fields(data: bytes) -> Json:
     return _group_by_name(query_pairs(data.decode("latin-1")))
 
 
-def _group_by_name(pairs: list[tuple[str, Json]] | list[tuple[str, str]]) -> Json:
+def _group_by_name(pairs: Sequence[tuple[str, Json]] | Sequence[tuple[str, str]]) -> Json:
     fields: dict[str, list[Json]] = {}
     for name, value in pairs:
         fields.setdefault(name, []).append(value)

@@ -60,9 +60,13 @@ class QueryRules(msgspec.Struct, frozen=True, kw_only=True):
             ("transient", self.transient),
             ("key", self.key),
         )
-        exact = (kind for kind, names in listed if name in names)
-        fitting = (kind for kind, names in listed if names and has_match(names, name))
-        return next(exact, None) or next(fitting, None)
+        for kind, names in listed:
+            if name in names:
+                return kind
+        for kind, names in listed:
+            if names and has_match(names, name):
+                return kind
+        return None
 
 
 class HeaderRules(msgspec.Struct, frozen=True, kw_only=True):

@@ -76,10 +76,17 @@ def encode_exact_summary(exchange: Exchange, call: Call) -> bytes | None:
     if _may_be_answered_late(exchange, call) or not _is_storable(exchange, call):
         return None
     try:
+        if call.text is None and not (call.params or call.tool_calls or call.warnings):
+            return _empty_summary(exchange.actor)  # nearly every call of a tool
         summary = _summary(exchange, call, is_derived=True)
         return pack(msgspec.msgpack.encode(summary)) if _is_exact(summary, call) else None
     except UnicodeEncodeError:
         return None
+
+
+@lru_cache(256)
+def _empty_summary(actor: str | None) -> bytes:
+    return pack(msgspec.msgpack.encode(CallSummary(actor, None, "{}", [], [], True, VERSION)))
 
 
 def _summary(exchange: Exchange, call: Call, *, is_derived: bool) -> CallSummary:

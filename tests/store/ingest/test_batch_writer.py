@@ -339,6 +339,14 @@ def test_the_bounds_of_a_day_hold_its_ids_and_no_other(day: dt.date, millisecond
     assert first_id_of(day) <= made < first_id_of(day + dt.timedelta(days=1))
 
 
+def test_only_a_uuidv7_has_a_day_however_it_is_written() -> None:
+    name = uuid7(NOON)
+    assert {day_of(form) for form in (name, name.upper(), name.replace("-", ""))} == {day_of(name)}
+    for other in (f"{name[:14]}4{name[15:]}", f"{name[:19]}c{name[20:]}", name[:-1], f"{name}\n"):
+        with pytest.raises(ValueError, match=r"uuidv7|UUID"):
+            day_of(other)
+
+
 def test_what_is_known_is_bounded_and_forgets_the_quietest() -> None:
     known, life = DedupCache(limit=10), uuid.uuid4()
     places = {part_hash(bytes([n])): exchange_place(n) for n in range(4)}

@@ -8,10 +8,11 @@ import pytest
 from msgspec.structs import replace
 
 from calls.derive import derive_call
-from calls.model import Exchange
+from calls.model import Exchange, ToolCall
 from store.active_profiles import load_profiles
 from store.database.connection import Database
 from store.ingest.batch_writer import BatchWriter, DerivedExchange
+from store.large.summary import encode_exact_summary, encode_summary
 from store.pricing.prices import call_cost
 from store.query.call_summaries import MEMBERS, SUMMARY, Fields
 from store.query.exchanges import ExchangeQueries
@@ -97,6 +98,25 @@ async def test_a_list_shows_the_same_from_summaries_as_from_bodies(
     assert summed == [await list_calls(queries, fields) for fields in every]
     assert run == [(await queries.run_calls(calls[0][0].run, fields=fields)).items for fields in every]
     assert len(summed[0]) == 6
+
+
+def test_a_call_without_texts_has_the_same_summary_as_any_other() -> None:
+    one = next(iter(conversation("talk", 1)))
+    call = derive(one)
+    bare = replace(call, text=None, params={}, tool_calls=(), warnings=())
+    for actor in (None, "planner"):
+        acted = replace(one, actor=actor)
+        assert encode_exact_summary(acted, bare) == encode_summary(acted, bare)
+        for more in (
+            {"text": "x"},
+            {"params": {"n": 1}},
+            {"warnings": ("w",)},
+            {"tool_calls": (ToolCall(id="i", name="n", arguments={}),)},
+        ):
+            said = replace(bare, **more)
+            assert encode_exact_summary(acted, said) == encode_summary(acted, said)
+            assert encode_exact_summary(acted, said) != encode_exact_summary(acted, bare)
+    assert encode_exact_summary(replace(one, actor="\ud800"), bare) is None
 
 
 async def test_a_list_reads_no_bodies(database: Database, queries: ExchangeQueries) -> None:
