@@ -6,6 +6,7 @@ A row that Postgres rejects is found by halving its batch and stored in `gaps` w
 neither delays the others nor is lost.
 """
 
+import asyncio
 import datetime as dt
 import logging
 import time
@@ -49,6 +50,7 @@ from store.ingest.insert_rows import (
     LOCK_RUNS,
     MALFORMED_ERRORS,
     MOVE_GAPS,
+    OPEN_RUNS,
     REMOVE_CALLS,
     REMOVE_EXCHANGES,
     UPSERT_REPLAY,
@@ -207,13 +209,8 @@ class BatchWriter:
         effects: Sequence[EffectBatch] = (),
     ) -> BatchResult:
         """Store the batch and commit. Raises `DatabaseUnavailable`: then write the same batch again."""
-        prepared: list[_PreparedExchange] = []
-        refused: list[tuple[DerivedExchange, str]] = []
-        for derived in batch:
-            try:
-                prepared.append(self._prepare_or_drop_call(derived))
-            except MALFORMED_ERRORS as error:
-                refused.append((derived, str(error)))
+        # In a thread, because whoever asks the API meanwhile would wait for all of it.
+        prepared, refused = await asyncio.to_thread(self._prepare_batch, batch)
         await self._partitions.create_missing(one.scope[2] for one in prepared)
         refused += await self._store(prepared, await self._write_objects(prepared))
         quarantined = tuple(quarantine_gap(derived, reason) for derived, reason in refused)
@@ -222,6 +219,19 @@ class BatchWriter:
         if effects:
             await self._write_effects(effects)
         return BatchResult(exchanges=len(batch) - len(refused), quarantined=quarantined)
+
+    def _prepare_batch(
+        self, batch: Sequence[DerivedExchange]
+    ) -> tuple[list[_PreparedExchange], list[tuple[DerivedExchange, str]]]:
+        """Prepare exchanges; return them, and those that no row can be made of, each with the reason."""
+        prepared: list[_PreparedExchange] = []
+        refused: list[tuple[DerivedExchange, str]] = []
+        for derived in batch:
+            try:
+                prepared.append(self._prepare_or_drop_call(derived))
+            except MALFORMED_ERRORS as error:
+                refused.append((derived, str(error)))
+        return prepared, refused
 
     def _prepare_or_drop_call(self, derived: DerivedExchange) -> _PreparedExchange:
         """Prepare an exchange. If a bug makes its call no valid row, prepare its evidence without the call."""
@@ -576,24 +586,3 @@ def _merge_times(one: _RunTimes, other: _RunTimes) -> _RunTimes:
         max(one.newest_at, other.newest_at),
         max(one.active_at, other.active_at),
     )
-
-
-# A chain that another process has appended to while this waited for the run is found by `append_records`, and all of it is tried again.
-OPEN_RUNS = """
-WITH opened AS (
-INSERT INTO runs (project, id, incarnation, profile, started_at, newest_at, active_at)
-SELECT $1::text, life.id, life.incarnation, $2::text, life.started_at, life.newest_at, life.active_at
-FROM unnest($3::text[], $4::uuid[], $5::bigint[], $6::bigint[], $7::bigint[])
-    AS life (id, incarnation, started_at, newest_at, active_at)
-ON CONFLICT (project, id) DO UPDATE SET
-    started_at = least(runs.started_at, excluded.started_at),
-    newest_at = greatest(runs.newest_at, excluded.newest_at),
-    active_at = greatest(runs.active_at, excluded.active_at),
-    profile = coalesce(runs.profile, excluded.profile),
-    -- A request after the end of a run opens it again.
-    ended_at = CASE WHEN excluded.newest_at <= runs.ended_at THEN runs.ended_at END
-RETURNING id, incarnation, encoding
-)
-SELECT id, opened.incarnation, encoding, size, head FROM opened
-LEFT JOIN chains ON chains.project = $1 AND chains.incarnation = opened.incarnation AND server = $8::uuid
-"""

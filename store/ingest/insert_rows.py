@@ -395,6 +395,26 @@ def _evidence(derived: DerivedExchange | None) -> bytes | None:
         return pack(repr(derived.exchange).encode("utf-8", "backslashreplace"))
 
 
+# A chain that another process has appended to while this waited for the run is found by `append_records`, and all of it is tried again.
+OPEN_RUNS = """
+WITH opened AS (
+INSERT INTO runs (project, id, incarnation, profile, started_at, newest_at, active_at)
+SELECT $1::text, life.id, life.incarnation, $2::text, life.started_at, life.newest_at, life.active_at
+FROM unnest($3::text[], $4::uuid[], $5::bigint[], $6::bigint[], $7::bigint[])
+    AS life (id, incarnation, started_at, newest_at, active_at)
+ON CONFLICT (project, id) DO UPDATE SET
+    started_at = least(runs.started_at, excluded.started_at),
+    newest_at = greatest(runs.newest_at, excluded.newest_at),
+    active_at = greatest(runs.active_at, excluded.active_at),
+    profile = coalesce(runs.profile, excluded.profile),
+    -- A request after the end of a run opens it again.
+    ended_at = CASE WHEN excluded.newest_at <= runs.ended_at THEN runs.ended_at END
+RETURNING id, incarnation, encoding
+)
+SELECT id, opened.incarnation, encoding, size, head FROM opened
+LEFT JOIN chains ON chains.project = $1 AND chains.incarnation = opened.incarnation AND server = $8::uuid
+"""
+
 INSERT_PARTS = """
 INSERT INTO parts (project, run, day, hash, body)
 SELECT $1::text, run, day, hash, body FROM unnest($2::text[], $3::date[], $4::bytea[], $5::bytea[])
