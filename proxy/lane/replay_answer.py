@@ -16,26 +16,13 @@ from proxy.lane.exchange import Downstream, DownstreamHead, LaneExchange
 from proxy.lane.relay import RelayedExchange
 from proxy.lane.upstream_http1 import Source
 from proxy.wire.engine import Answerer
+from proxy.wire.heads import HOP_BY_HOP
 from proxy.wire.problem import Problem
 from proxy.wire.trailers import sendable_trailers
 from replay.answer import Answer, Duplex, Piece, recheck_delay
 
 BURST_BYTES: Final = 64 << 10
 """Maximum bytes of pieces in one write."""
-
-# RFC 9110 7.6.1, and fields that depend on this connection.
-HOP_BY_HOP: Final = frozenset(
-    {
-        "connection",
-        "keep-alive",
-        "proxy-authenticate",
-        "proxy-connection",
-        "te",
-        "trailer",
-        "transfer-encoding",
-        "upgrade",
-    }
-)
 
 type Step = Callable[[], None]
 

@@ -29,25 +29,12 @@ from proxy.mitm.protocol.websocket import WebsocketUpgrade
 from proxy.mitm.relay_stream import RelayStream
 from proxy.mitm.stream import RequestEvent, text_fields
 from proxy.mitm.websocket_replay import WebsocketReplay
+from proxy.wire.heads import HOP_BY_HOP
 from proxy.wire.problem import Problem
 from replay.answer import Answer, Dialogue, Duplex, Piece, recheck_delay, source_header
 
 BURST_BYTES = 64 << 10
 """Bytes to send before waiting for room in the client's buffer."""
-
-# RFC 9110 7.6.1, and fields that depend on this connection.
-HOP_BY_HOP = frozenset(
-    {
-        "connection",
-        "keep-alive",
-        "proxy-authenticate",
-        "proxy-connection",
-        "te",
-        "trailer",
-        "transfer-encoding",
-        "upgrade",
-    }
-)
 
 type Step = Callable[[], CommandGenerator[None]]
 

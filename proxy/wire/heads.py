@@ -3,11 +3,20 @@
 import re
 from collections.abc import Iterable
 from functools import lru_cache
+from typing import Final
 
 from proxy.wire.problem import Problem
 
 HEAD_BYTES = 128 << 10
 HEAD_LINES = 500
+
+HOP_BY_HOP: Final = frozenset(
+    {
+        *("connection", "keep-alive", "proxy-authenticate", "proxy-connection"),
+        *("te", "trailer", "transfer-encoding", "upgrade"),
+    }
+)
+"""Fields that depend on a connection (RFC 9110 7.6.1): those of a recorded answer are not sent again."""
 
 _END = re.compile(rb"\r?\n\r?\n")
 # RFC 9112 2.2: a bare CR is invalid; 5.2: obs-fold in a request is refused; 2.2 lets us refuse a bare LF.
