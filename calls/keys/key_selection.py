@@ -143,6 +143,8 @@ class Selection:
 
     def _order_of_calls(self, elements: list[Json], member: str) -> list[int] | None:
         """Return the elements' indexes with neighbours that answer calls in the order of the calls; None if they are."""
+        if len(elements) < 2:
+            return None
         places: list[tuple[int, int]] = []
         neighbours = 0
         for element in elements:
@@ -292,8 +294,8 @@ class Selection:
 
     def _apply_folds(self, value: Json, node: Node, at: At) -> Json | OmittedField:
         result: Json | OmittedField = value
-        if "nonce" in node.folds:
-            result = self._remove_nonce(value, node.nonce_starts, at)
+        if node.nonces:
+            result = self._remove_nonce(value, node, at)
         if "text" in node.folds and isinstance(result, list):
             result = self._unwrap_single_text(result, at)
         if "message" in node.folds and isinstance(result, list):
@@ -378,21 +380,24 @@ class Selection:
             now = self._ids[was] = f"{ID_PREFIX}{len(self._ids) + 1}"
         return now
 
-    def _remove_nonce(self, value: Json, starts: tuple[str, ...], at: At) -> Json | OmittedField:
+    def _remove_nonce(self, value: Json, node: Node, at: At) -> Json | OmittedField:
         """Remove nonces, whole lines, from a text or from the text parts of a list."""
+        if isinstance(value, str):
+            return self._remove_text_nonce(value, node, at) if value.startswith(node.nonce_texts) else value
         if isinstance(value, list):
-            parts = ((self._remove_block_nonce(part, starts, (at, index))) for index, part in enumerate(value))
+            parts = (self._remove_block_nonce(part, node, (at, index)) for index, part in enumerate(value))
             return [part for part in parts if not isinstance(part, OmittedField)]
-        return self._remove_text_nonce(value, starts, at) if isinstance(value, str) else value
+        return value
 
-    def _remove_block_nonce(self, block: Json, starts: tuple[str, ...], at: At) -> Json | OmittedField:
+    def _remove_block_nonce(self, block: Json, node: Node, at: At) -> Json | OmittedField:
         if not isinstance(block, dict) or not isinstance(text := block.get("text"), str):
             return block
-        rest = self._remove_text_nonce(text, starts, at)
-        return OMITTED if isinstance(rest, OmittedField) else {**block, "text": rest}
+        rest = self._remove_text_nonce(text, node, at) if text.startswith(node.nonce_texts) else text
+        return rest if isinstance(rest, OmittedField) else block if rest is text else {**block, "text": rest}
 
-    def _remove_text_nonce(self, text: str, starts: tuple[str, ...], at: At) -> str | OmittedField:
-        if not any(start in text for start in starts):
+    def _remove_text_nonce(self, text: str, node: Node, at: At) -> str | OmittedField:
+        starts = tuple(start for within, start in node.nonces if text.startswith(within) and start in text)
+        if not starts:
             return text
         lines = text.split("\n")
         others = [line for line in lines if not line.startswith(starts)]

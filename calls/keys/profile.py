@@ -84,6 +84,8 @@ class Nonce(msgspec.Struct, frozen=True, kw_only=True):
 
     path: str
     starts: str
+    within: str = ""
+    """The beginning of the texts in which such lines are left out."""
 
 
 class Default(msgspec.Struct, frozen=True, kw_only=True):
@@ -193,7 +195,9 @@ class Profile:
         for fold in PLAIN_FOLDS:
             yield from (RuleAtPath(path=path, rule=fold) for path in getattr(self.folds, fold))
         yield from (RuleAtPath(path=one.path, rule="default", value=one.value) for one in self.folds.defaults)
-        yield from (RuleAtPath(path=nonce.path, rule="nonce", nonce_start=nonce.starts) for nonce in self.folds.nonces)
+        yield from (
+            RuleAtPath(path=nonce.path, rule="nonce", nonce=(nonce.within, nonce.starts)) for nonce in self.folds.nonces
+        )
         yield from (RuleAtPath(path=one.path, rule="answers", answer_id=one.id) for one in self.folds.answers)
 
 

@@ -47,13 +47,16 @@ _PLAIN: Final = re.compile(r"\$(?:\.[A-Za-z_][A-Za-z0-9_]*|\[\*\])*")
 _STEP: Final = re.compile(r"\.([A-Za-z_][A-Za-z0-9_]*)|\[\*\]")
 
 
+type NonceStart = tuple[str, str]
+"""The beginning of the texts that have a nonce, and that of its line."""
+
+
 class RuleAtPath(msgspec.Struct, frozen=True, kw_only=True):
     """One rule of a profile at one path."""
 
     path: str
     rule: Rule
-    nonce_start: str = ""
-    """For a nonce: the beginning of the line."""
+    nonce: NonceStart | None = None
     answer_id: str = ""
     """For answers: the member with the id of the call that an element answers."""
     value: Json = None
@@ -65,7 +68,9 @@ class Node(msgspec.Struct, frozen=True, kw_only=True):
 
     field_class: FieldClass | None = None
     folds: frozenset[Rule] = frozenset()
-    nonce_starts: tuple[str, ...] = ()
+    nonces: tuple[NonceStart, ...] = ()
+    nonce_texts: tuple[str, ...] = ()
+    """The beginnings of the texts that have nonces."""
     answer_id: str = ""
     default: Json = None
     by_name: dict[str | int, "Node"] = msgspec.field(default_factory=dict)
@@ -146,10 +151,10 @@ def _rule_node(rule: RuleAtPath) -> Node:
         case "key" | "transient" | "identity" | "secret":
             return Node(field_class=rule.rule, has_key_rule=rule.rule == "key")
         case fold:
-            starts = (rule.nonce_start,) if fold == "nonce" else ()
             return Node(
                 folds=frozenset((fold,)),
-                nonce_starts=starts,
+                nonces=(rule.nonce,) if rule.nonce is not None else (),
+                nonce_texts=(rule.nonce[0],) if rule.nonce is not None else (),
                 answer_id=rule.answer_id,
                 default=rule.value,
                 has_id_rule=fold == "id",
@@ -197,7 +202,8 @@ def _combine(
     return Node(
         field_class=first.field_class or second.field_class,
         folds=first.folds | second.folds,
-        nonce_starts=tuple(dict.fromkeys((*first.nonce_starts, *second.nonce_starts))),
+        nonces=tuple(dict.fromkeys((*first.nonces, *second.nonces))),
+        nonce_texts=tuple(dict.fromkeys((*first.nonce_texts, *second.nonce_texts))),
         answer_id=first.answer_id or second.answer_id,
         default=second.default if first.default is None else first.default,
         by_name=by_name,
@@ -225,9 +231,9 @@ _EXISTS: Final = re.compile(r"\[\?@\.(\w+)\]")
 
 
 def _can_occur(rule: RuleAtPath, has_text: Callable[[bytes], bool]) -> bool:
-    """Return whether the nonce's beginning and the names in the filter occur in the text, else the search is skipped.
+    """Return whether the beginnings of the nonce and its text and the names in the filter occur in the text, else the search is skipped.
 
     A client that escapes plain letters would not match; none does, and the result would be a reported miss.
     """
     names = (f'"{name}"' for name in _EXISTS.findall(rule.path))
-    return all(has_text(part.encode()) for part in (rule.nonce_start, *names))
+    return all(has_text(part.encode()) for part in (*(rule.nonce or ()), *names))

@@ -160,11 +160,11 @@ def test_14b_a_line_that_is_new_each_time_does_not_count_wherever_it_is_in_the_t
         return {"contents": [{"role": "user", "parts": [response]}]}
 
     for to, body in ((OPENAI, run_of_tool), (GEMINI, gemini)):
-        first = body("Output: hello", "Background PIDs: 7, 8", "Process Group PGID: 26161", "</untrusted_context>")
-        again = body("Output: hello", "Background PIDs: 9", "Process Group PGID: 31", "</untrusted_context>")
-        assert key(to, first) == key(to, again) == key(to, body("Output: hello", "</untrusted_context>"))
+        first = body("Command: x", "Background PIDs: 7, 8", "Process Group PGID: 26161", "</untrusted_context>")
+        again = body("Command: x", "Background PIDs: 9", "Process Group PGID: 31", "</untrusted_context>")
+        assert key(to, first) == key(to, again) == key(to, body("Command: x", "</untrusted_context>"))
         assert [one.rule for one in how(to, first).left_out_fields] == ["nonce"]
-        assert key(to, first) != key(to, body("Output: hell", "Process Group PGID: 1", "</untrusted_context>"))
+        assert key(to, first) != key(to, body("Command: y", "Process Group PGID: 1", "</untrusted_context>"))
         assert key(to, body("a Process Group PGID: 1")) != key(to, body("a Process Group PGID: 2"))
 
 
@@ -193,15 +193,30 @@ def gemini_context(day: str) -> dict[str, Any]:
     ("to", "body", "headers"),
     [
         (ANTHROPIC, claude_reminder, (VERSION,)),
-        (ANTHROPIC, lambda day: chat(system=[{"type": "text", "text": f"<env>\n  Today's date: {day}"}]), (VERSION,)),
+        (
+            ANTHROPIC,
+            lambda day: chat(system=[{"type": "text", "text": f"You are opencode.\n  Today's date: {day}"}]),
+            (VERSION,),
+        ),
         (
             ANTHROPIC,
             lambda day: chat(system=[{"type": "text", "text": f" - Shell: bash\n - OS Version: {day}"}]),
             (VERSION,),
         ),
         (RESPONSES, codex_context, ()),
-        (RESPONSES, lambda day: {"model": "m", "input": [{"content": f"<env>\n  Today's date: {day}\n</env>"}]}, ()),
-        (OPENAI, lambda day: chat({"role": "system", "content": f"<env>\n  Today's date: {day}\n</env>"}), ()),
+        (
+            RESPONSES,
+            lambda day: {
+                "model": "m",
+                "input": [{"content": f"You are OpenCode.\n<env>\n  Today's date: {day}\n</env>"}],
+            },
+            (),
+        ),
+        (
+            OPENAI,
+            lambda day: chat({"role": "system", "content": f"You are OpenCode.\n<env>\n  Today's date: {day}\n</env>"}),
+            (),
+        ),
         (
             OPENAI,
             lambda day: chat(user([{"type": "text", "text": f"This is the Qwen Code.\nToday's date is {day}"}])),
