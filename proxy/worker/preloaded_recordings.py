@@ -1,6 +1,7 @@
 """Load runs of the store before anybody asks for them, so that the first request of a replay need not wait.
 
-These are the newest runs, and those for which a client has opened a tunnel: its TLS handshake takes some of the time of loading.
+These are the newest runs, replays that were just created over REST, and runs for which a client has opened a tunnel: its TLS
+handshake takes some of the time of loading.
 
 What is loaded is used only as long as its run is unchanged (`proxy.worker.run_versions`), and once: the replay that uses it has it
 from then on.
@@ -55,6 +56,9 @@ START_INTERVAL: Final = 0.5
 LOOK_INTERVAL: Final = 10.0
 """Seconds between two looks whether there are other runs."""
 
+ANNOUNCED_INTERVAL: Final = 0.1
+"""Seconds between two looks at shared memory whether a replay was created."""
+
 type ListRuns = Callable[[int, int], Awaitable[list[str]]]
 """Returns the full names of the newest runs, so many at most, that have at most so many exchanges."""
 
@@ -94,6 +98,17 @@ class PreloadedRecordings:
         if not is_known and len(self._loading) < MOST_EXPECTED:
             self._loading[full_name] = asyncio.Event()
             self._expected.put_nowait(full_name)
+
+    async def load_announced(self) -> None:
+        """Load replays that are created over REST, one after the other, until cancelled."""
+        position: int | None = None
+        while True:
+            position, names = self.versions.announced_replays(position)
+            for name in names:
+                self.expect(name)
+                if (loading := self._loading.get(name)) is not None:
+                    await loading.wait()
+            await asyncio.sleep(ANNOUNCED_INTERVAL)
 
     async def load_expected(self) -> None:
         """Load runs that are expected, until cancelled."""

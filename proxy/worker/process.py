@@ -136,7 +136,8 @@ async def _serve(config: WorkerConfig, stop: asyncio.Event, orphaned: asyncio.Ev
             background_work = (
                 [reports.keep_writing(replays), _rest_idle_replays(replays)] if reports and replays else []
             )
-            background_work += [preloaded.keep_loading(), preloaded.load_expected()] if preloaded else []
+            if preloaded:
+                background_work += [preloaded.keep_loading(), preloaded.load_expected(), preloaded.load_announced()]
             background_work += [auto_sessions.watch(replays)] if replays and auto_sessions else []
             background_work += [keep_writing_counts(engine_config.counts, spool.directory)] if spool else []
             announced = asyncio.Event()

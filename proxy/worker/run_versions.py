@@ -33,6 +33,9 @@ class VersionReader(Protocol):
     def read_all(self) -> Callable[[Sequence[str]], tuple[RunVersion, ...]] | None:
         """Return what says later which versions runs have now; None if only the versions of named runs can be read."""
 
+    def announced_replays(self, since: int | None) -> tuple[int | None, list[str]]:
+        """Return a position, and the full names of the replays that were created over REST since that one; None: since now."""
+
     def close(self) -> None:
         """Close what versions are read from."""
 
@@ -55,6 +58,10 @@ class SharedVersions:
     def read_all(self) -> Callable[[Sequence[str]], tuple[RunVersion, ...]] | None:
         versions = self._open()
         return None if versions is None else partial(versions.version_in, versions.content())
+
+    def announced_replays(self, since: int | None) -> tuple[int | None, list[str]]:
+        versions = self._open()
+        return (since, []) if versions is None else versions.announced_replays(since)
 
     def close(self) -> None:
         pass  # the memory belongs to the process
@@ -94,6 +101,9 @@ class StoredVersions:
 
     def read_all(self) -> None:
         return None
+
+    def announced_replays(self, since: int | None) -> tuple[int | None, list[str]]:
+        return since, []  # whoever creates one may use another store server
 
     async def _read_many(self, names: Sequence[str]) -> tuple[RunVersion, ...]:
         found: list[RunVersion] = []

@@ -24,7 +24,7 @@ from replay.session import ReplayOptions
 from store.api.routes import replays as replays_route
 from store.bundle.rows_bundle import PRELOAD_HEADER
 from store.database.connection import Database
-from store.database.run_versions import RunVersions
+from store.database.run_versions import NAMES, RunVersions
 from store.feed.entries import RunChanged
 from store.feed.feed import append_entries
 from store.feed.stored_versions import serve_versions
@@ -251,6 +251,48 @@ async def test_a_replay_that_was_created_over_rest_is_expected_with_its_options(
                 assert found.recording is not None
             else:
                 assert found is None
+
+
+async def test_a_replay_is_loaded_when_it_is_created(tmp_path: Path, database: Database) -> None:
+    async with preloading(tmp_path, database, follows=False) as (preloaded, house), asyncio.TaskGroup() as group:
+        fetch, fetched, has_begun = preloaded.fetch, [], asyncio.Event()
+
+        async def fetch_and_note(name: str) -> FoundRecording:
+            fetched.append(name)
+            has_begun.set()
+            return await fetch(name)
+
+        preloaded.fetch = fetch_and_note
+        tasks = [group.create_task(work) for work in (preloaded.load_expected(), preloaded.load_announced())]
+        await asyncio.sleep(0)  # what was created before is not loaded
+        answer = await house.api.post("/v1/replays", json={"run": "night", "id": "again"})
+        assert answer.status_code == 201, answer.text
+        async with asyncio.timeout(60):
+            await has_begun.wait()
+        found = await preloaded.fetch_or_take("again")
+        assert found.recording is not None
+        assert fetched == ["again"]
+        for task in tasks:
+            task.cancel()
+
+
+def test_of_many_replays_that_were_created_the_last_ones_are_announced(tmp_path: Path) -> None:
+    written = RunVersions.create(tmp_path / "versions")
+    written.announce_replay("before")
+    read = SharedVersions(tmp_path / "versions")
+    position, names = read.announced_replays(None)
+    assert names == []
+    assert read.announced_replays(position) == (position, [])
+    before = written.version(["night"]), written.content()
+    created = [f"p/{number:0128}" for number in range(NAMES + 3)]
+    for number, name in enumerate(created):
+        written.announce_replay(name)
+        if number == 1:
+            position, names = read.announced_replays(position)
+            assert names == created[:2]
+    assert read.announced_replays(position)[1] == created[3:]
+    assert (written.version(["night"]), written.content()) == before, "it changes no version"
+    assert SharedVersions(tmp_path / "none").announced_replays(None) == (None, [])
 
 
 async def test_of_what_is_expected_the_newest_is_kept(
