@@ -1,8 +1,10 @@
 """Any other HTTP API: JSON as JSON, text as text, event streams and WebSockets as lists of messages."""
 
+from collections.abc import Sequence
 from typing import Final
 
 from calls.codec.json import InvalidJson, parse_json_leniently
+from calls.codec.lenient_json import as_object
 from calls.dialects.dialect import AnswerSummary, Assembly, Claim, Dialect
 from calls.dialects.protocols.jsonrpc import is_answer, split_messages, state_of_answers
 from calls.framing import Message, MessageDecoder, sse, websocket
@@ -20,7 +22,11 @@ def summarize_answer(answer: Json) -> AnswerSummary:
     """Use a text as it is; of JSON-RPC whether it failed. The meaning of anything else is unknown."""
     if isinstance(answer, str):
         return AnswerSummary(text=answer)
-    answers = [one for one in split_messages(answer) if one.get("jsonrpc") == "2.0" and is_answer(one)]
+    # A list of anything else may be very long.
+    first = answer[0] if isinstance(answer, Sequence) and answer else answer
+    if as_object(first).get("jsonrpc") != "2.0":
+        return AnswerSummary()
+    answers = [one for one in split_messages(answer) if is_answer(one)]
     return AnswerSummary(state=state_of_answers(answers, lambda _: False))
 
 
