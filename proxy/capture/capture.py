@@ -203,7 +203,7 @@ class Capture:
 
     def is_allowed(self, address: Address, port: int) -> bool:
         """Whether --allow-local or the configuration allows connections to this address."""
-        hosts = {str(address), self._host_name(address)} | ({"localhost"} if address.is_loopback else set())
+        hosts = self._host_names(address)
         return any((host, port) in self._request.allow_local for host in hosts) or self._is_let_pass(address, port)
 
     def _is_let_pass(self, address: Address, port: int) -> bool:
@@ -219,8 +219,10 @@ class Capture:
     def is_recorded(self, address: Address, port: int) -> bool:
         """Whether the recording that answers has requests to this origin."""
         answerer = self.engine.answerer
-        authority = Origin("https", self._host_name(address), port).authority
-        return answerer is not None and answerer.recorded_protocols(authority) is not None
+        if answerer is None:
+            return False
+        origins = (Origin(scheme, host, port) for host in self._host_names(address) for scheme in ("https", "http"))
+        return any(answerer.recorded_protocols(origin.authority) is not None for origin in origins)
 
     def silence_limit(self, address: Address, port: int) -> float:
         """Return the seconds that a client may be silent if its server may not be contacted."""
@@ -333,6 +335,10 @@ class Capture:
         """Return the full name of the capture's run: the one that the launcher named, else that of the worker's own clients."""
         request, config = self._request, self.engine.config
         return config.access.full_run_name(request.run or config.owner, (request.run, request.token))
+
+    def _host_names(self, address: Address) -> set[str]:
+        """Return the names under which a request to this address may be known."""
+        return {str(address), self._host_name(address)} | ({"localhost"} if address.is_loopback else set())
 
     def _host_name(self, address: Address) -> str:
         return self._names.name_of_address(address) or str(address)

@@ -275,9 +275,14 @@ class MemoryRecorder:
 class ScriptedAnswerer:
     """Answers with what it was given, one after the other, and remembers who asked what."""
 
-    def __init__(self, *answers: Answer | None, alpn: tuple[str, ...] | None = None) -> None:
+    def __init__(
+        self, *answers: Answer | None, alpn: tuple[str, ...] | None = None, recorded: str | None = None
+    ) -> None:
         self._answers = list(answers)
         self._alpn = alpn
+        self.recorded = recorded
+        """The only authority that the recording has requests to, with `alpn`; None: any."""
+
         self.duplex: Duplex | None = None
         self.authorities: tuple[str, ...] = ()
         self.asked: list[tuple[Request, str | None, str]] = []
@@ -312,7 +317,7 @@ class ScriptedAnswerer:
         self.refused.append(f"{destination} ({reason})")
 
     def recorded_protocols(self, authority: str) -> tuple[str, ...] | None:
-        return self._alpn
+        return self._alpn if self.recorded in (None, authority) else None
 
     def loaded_authorities(self) -> Iterable[str]:
         return self.authorities

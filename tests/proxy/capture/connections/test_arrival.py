@@ -193,6 +193,20 @@ async def test_an_unused_connection_to_a_recorded_host_is_no_refusal(
         assert [entry["reason"] for entry in await capture.report()] == ([] if is_recorded else ["it said nothing"])
 
 
+async def test_an_unused_connection_to_localhost_is_no_refusal_if_its_requests_are_recorded(
+    capturing: Capturing,
+) -> None:
+    """A request names `localhost`, which is not resolved by a DNS server, and its connection only an address."""
+    answerer = ScriptedAnswerer(alpn=("http/1.1",))
+    async with capturing(None, answerer, message=PASS) as capture:
+        answerer.recorded = f"localhost:{capture.port}"
+        reader, writer = await asyncio.open_connection("127.18.0.1", capture.port)
+        writer.write_eof()
+        assert await reader.read() == b""
+        writer.close()
+        assert await capture.report() == []
+
+
 async def test_a_connection_on_which_nothing_is_said_is_no_gap(
     capturing: Capturing, monkeypatch: pytest.MonkeyPatch
 ) -> None:
