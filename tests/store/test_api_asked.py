@@ -34,11 +34,11 @@ async def get_items(house: House, path: str, **query: str) -> list[dict[str, Any
 async def test_what_a_model_said_and_what_it_asked_of_tools_is_found(tmp_path: Path, database: Database) -> None:
     async with open_house(tmp_path, database) as house:
         run = (await import_bundle(house))["id"]
-        for words in (SAID, "IT RAINS", '{"city":"Reykjavík"}', "weather {", run[3:9]):
+        for words in (SAID, "IT RAINS", '{"city":"Reykjavík"}', "weather {", "reykjavik", run[3:9]):
             assert [one["id"] for one in await get_items(house, "runs", q=words, settled="true")] == [run], words
         assert [call["step"] for call in await get_items(house, "calls", q=SAID)] == [3]
         assert [call["step"] for call in await get_items(house, "calls", q='{"city":"Reykjavík"}')] == [2, 1]
-        for words in ("Oslo", "_ain", "reykjavik"):
+        for words in ("Oslo", "_ain", "reykjavix"):
             assert await get_items(house, "runs", q=words) == [], words
 
 
