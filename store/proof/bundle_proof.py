@@ -252,7 +252,7 @@ def _check_parts(reader: _BundleReader, trust: _Trust, check: RunCheck) -> list[
     _check_run(reader.head, proof, check)
     check.finish()
     if not check.findings:
-        _check_signature(reader.last, [chain.origin for chain in chains], trust, check)
+        _check_signature(reader.last, trust, check)
     return seals
 
 
@@ -363,8 +363,11 @@ def _signed_checkpoint(note: str, origin: str, trust: _Trust, check: RunCheck) -
     return checkpoint
 
 
-def _check_signature(last: Members, origins: Sequence[str], trust: _Trust, check: RunCheck) -> None:
-    """Check what the store server signed when it wrote the bundle: also what is derived from exchanges, such as their calls."""
+def _check_signature(last: Members, trust: _Trust, check: RunCheck) -> None:
+    """Check what the store server signed that wrote the bundle: also what is derived from exchanges, such as their calls.
+
+    It need not be one that has recorded something of the run, if several share a database or its key was lost meanwhile.
+    """
     if (note := last.get("signed")) is None:
         return
     try:
@@ -374,8 +377,11 @@ def _check_signature(last: Members, origins: Sequence[str], trust: _Trust, check
         return
     origin = parsed.text.partition("\n")[0]
     keys = [VerifierKey(origin, key.public_key) for key in trust.keys]
-    if origin not in origins or not any(parsed.is_signed_by(key) for key in keys):
-        check.add_finding("unsigned", "bundle", "none of the trusted keys has signed it")
+    if not any(parsed.is_signed_by(key) for key in keys):
+        detail = (
+            f"none of the trusted keys has signed it; {origin} has exported it: give the key of this store server, too"
+        )
+        check.add_finding("unsigned", "bundle", detail)
     elif parsed.text != signed_text(origin, last):
         detail = "its evidence fits, but something that is derived from it (calls, keys, the run's times) was changed"
         check.add_finding("altered", "bundle", detail)

@@ -108,7 +108,10 @@ class TreeChecker:
             find("altered", "checkpoint", f"it, or the tree, is damaged: {error}")
             return None
         if checkpoint is None or checkpoint.size != size:
-            find("unsigned", "checkpoint", f"no key that is trusted for {origin} has signed it")
+            detail = (
+                f"no key that is trusted for {origin} has signed it; if that is another store server, give its key, too"
+            )
+            find("unsigned", "checkpoint", detail)
             return None
         return checkpoint
 

@@ -98,12 +98,13 @@ def verify_command(
         playhead verify night-run.jsonl --key auditor/playhead.key --witness witness.key --tsa-root authority.pem
         playhead verify --all
     """
-    if is_all == (recording is not None) or (is_all and (keys or witnesses or root_file)):
-        raise click.UsageError("give RUN or FILE, or --all alone.")
+    if is_all == (recording is not None) or (is_all and (witnesses or root_file)):
+        raise click.UsageError("give RUN or FILE, or --all, to which --key may be added and nothing else.")
     file = Path(recording or ".")
     trust_of_flags = _Trust(_separate(keys, witnesses), None if root_file is None else _read_roots(root_file))
     if recording is None:
-        verification = query_store(flags, verify_all)
+        texts = [str(key) for key in trust_of_flags.keys]
+        verification = query_store(flags, lambda api: verify_all(api, texts))
     elif file.is_file():
         verification = _verify_file(file, trust_of_flags.with_keys(_own_keys(**flags)))
     elif keys or witnesses or root_file:
@@ -177,17 +178,18 @@ def _bundle_lines(api: Api, run: str) -> list[bytes]:
     return list(split_lines(api.stream_bytes(f"/runs/{path_segment(name)}/bundle")))
 
 
-def verify_all(api: Api) -> dict[str, Any]:
-    """Verify the tree of the project, then each of its runs; the findings of all of them."""
+def verify_all(api: Api, keys: Sequence[str] = ()) -> dict[str, Any]:
+    """Verify the tree of the project, then each of its runs; the findings of all of them. Without keys, those of the store server are trusted."""
+    trust = {"key": list(keys)} if keys else {}
     try:
-        verification: dict[str, Any] = api.get("/verify")
+        verification: dict[str, Any] = api.get("/verify", **trust)
     except NotFound as error:
         raise Failure("nothing was recorded in this project yet, so nothing is sealed") from error
     verification |= {"runs": 0, "unproven_runs": []}
     printed_at = time.monotonic()
     for names in _batch_runs(api.list_items("/runs", limit=PAGE, fields="id,exchanges")):
         # Runs that were erased meanwhile are left out.
-        for one in api.get("/verifications", run=names)["items"]:
+        for one in api.get("/verifications", run=names, **trust)["items"]:
             _add_run(verification, one)
         if time.monotonic() - printed_at >= REPORT_EVERY:
             printed_at = time.monotonic()

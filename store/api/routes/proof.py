@@ -9,7 +9,7 @@ from fastapi import APIRouter, Depends, Query, Response
 
 from calls.comparison.envelope import EnvelopeBuilder
 from calls.model import Call, Exchange
-from calls.proof.checkpoint import VerifierKey
+from calls.proof.checkpoint import InvalidNote, VerifierKey, parse_verifier_key
 from calls.proof.tree import consistency_path
 from store.anchors.anchor_check import AnchorTrust
 from store.anchors.anchorer import Trouble
@@ -29,7 +29,20 @@ from store.query.rest_shapes import Shape, envelope_shape, rfc3339
 
 router = APIRouter(tags=["proof"], route_class=DeferredRoute)
 
+
 MOST_VERIFIED: Final = 100
+MOST_KEYS: Final = 100
+
+type Keys = Annotated[
+    list[str],
+    Query(
+        alias="key",
+        default_factory=list,
+        max_length=MOST_KEYS,
+        description="the public key of a store server of this database, as `playhead signing-key` prints it; may be repeated."
+        " These alone are trusted then",
+    ),
+]
 
 type Since = Annotated[
     int | None,
@@ -45,8 +58,7 @@ async def verify_run(deps: TheDeps, run: RunId) -> Response:
     a record, or is not sealed yet, which takes a minute at most.
     """
     await deps.exchange_queries.check_run(run, needs_bodies=False)
-    keys = deps.log_keys.verifier_keys(deps.project) if deps.log_keys else []
-    verifier = _make_verifier(deps, keys)
+    verifier = _make_verifier(deps, _trusted_keys(deps, ()))
     if deps.sealer is not None:
         await deps.sealer.seal_soon(deps.project)
     found = await verifier.verify(run)
@@ -64,14 +76,14 @@ async def _note_verdicts(deps: Deps, found: Mapping[str, Verification]) -> None:
 
 
 @router.get("/verify", summary="Whether every run that was sealed is there, or was erased")
-async def verify_project(deps: TheDeps) -> Response:
+async def verify_project(deps: TheDeps, keys: Keys) -> Response:
     """Compares the signed tree of the project with its runs, without looking into them: `proven` counts leaves of the tree. A run that
     somebody removed from the database is a finding; one that was erased is not."""
     if deps.log_keys is None:
         raise _no_checkpoint()
     if deps.sealer is not None:
         await deps.sealer.seal_soon(deps.project)
-    verifier = _make_verifier(deps, deps.log_keys.verifier_keys(deps.project))
+    verifier = _make_verifier(deps, _trusted_keys(deps, keys))
     contradictions = [one.message for one in _troubles(deps).values() if one.is_contradiction]
     found = await verifier.verify_project(deps.log_keys.server, contradictions)
     return JsonResponse(verification_shape(None, found) | {"asked": _anchor_sources(deps)})
@@ -83,13 +95,16 @@ async def verify_project(deps: TheDeps) -> Response:
 async def verify_runs(
     deps: TheDeps,
     run: Annotated[list[RunId], Query(min_length=1, max_length=MOST_VERIFIED, description="a run; may be repeated")],
+    keys: Keys,
 ) -> Response:
     """The same as `/v1/runs/{run}/verify`, for up to 100 runs in a fraction of the time. Those that there are not are left out."""
-    keys = deps.log_keys.verifier_keys(deps.project) if deps.log_keys else []
+    verifier = _make_verifier(deps, _trusted_keys(deps, keys))
     if deps.sealer is not None:
         await deps.sealer.seal_soon(deps.project)
-    found = await _make_verifier(deps, keys).verify_many(run)
-    await _note_verdicts(deps, found)
+    found = await verifier.verify_many(run)
+    if not keys:
+        # What other keys say is for who trusts them, not for the marks that everybody sees.
+        await _note_verdicts(deps, found)
     sources = {"asked": _anchor_sources(deps)}
     return JsonResponse({"items": [verification_shape(name, one) | sources for name, one in found.items()]})
 
@@ -105,6 +120,18 @@ def _anchor_sources(deps: Deps) -> list[Shape]:
         {"kind": kind, "by": by, "problem": None if (trouble := troubles.get((kind, by))) is None else trouble.message}
         for kind, by in deps.anchors.names
     ]
+
+
+def _trusted_keys(deps: Deps, texts: Sequence[str]) -> list[VerifierKey]:
+    """Return the keys that a request trusts, or our own."""
+    if not texts:
+        return deps.log_keys.verifier_keys(deps.project) if deps.log_keys else []
+    try:
+        keys = [parse_verifier_key(text) for text in texts]
+    except InvalidNote as error:
+        raise Problem(422, "invalid_request", f"key: {error}; `playhead signing-key` prints one") from error
+    # It prints the name of one project's log; the key signs those of all.
+    return [VerifierKey(f"{key.name.rpartition('/')[0]}/{deps.project}", key.public_key) for key in keys]
 
 
 def _make_verifier(deps: Deps, keys: Sequence[VerifierKey]) -> RunVerifier:

@@ -7,6 +7,7 @@ import random
 import re
 import subprocess
 import sys
+import uuid
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any, cast
@@ -20,6 +21,7 @@ from store.bundle.bundle import read_bundle, seal_line
 from store.database.connection import Database
 from store.ingest.batch_writer import BatchWriter
 from store.proof.bundle_proof import NoProof, verify_bundle
+from store.proof.sealing import Sealer
 from store.proof.signing_keys import SigningKeys
 from store.proof.verification import Verification
 from store.query.runs import Runs
@@ -317,6 +319,39 @@ async def test_a_bundle_carries_the_envelope_that_the_api_shows_and_its_signatur
     lines[-1]["envelope"]["steps"] += 1
     (finding,) = verify(seal(lines)).findings
     assert (finding.change, finding.element) == ("altered", "bundle")
+
+
+async def test_a_run_of_another_store_server_verifies_with_the_keys_of_both(
+    tmp_path: Path, database: Database, database_url: str
+) -> None:
+    others = SigningKeys(uuid.uuid4(), (Ed25519PrivateKey.generate(),))
+    other = Database(database_url, others.server)
+    await other.prepare()
+    try:
+        await BatchWriter(other, profile=PROFILES.digest).write_batch([tool_exchange(0, run=RUN)])
+        await Sealer(other, others, tmp_path / "others").seal("default")
+    finally:
+        await other.close()
+    async with open_house(tmp_path / "spool", database, follows=False) as house:
+        await record(database, "own")
+        content = (await house.api.get(f"/v1/runs/{RUN}/bundle")).content
+        both = [*KEYS, *others.verifier_keys("default")]
+        trust = {"run": [RUN, "own"], "key": [str(key) for key in both]}
+        answer = await house.api.get("/v1/verifications", params=trust)
+        assert answer.status_code == 200, answer.text
+        found = answer.json()["items"]
+        alone = (await house.api.get("/v1/verifications", params={"run": [RUN]})).json()["items"]
+        tree = (await house.api.get("/v1/verify", params={"key": trust["key"]})).json()
+        refused = await house.api.get("/v1/verifications", params=trust | {"key": ["x"]})
+    verified = verify_bundle(content.splitlines(keepends=True), both)
+    assert (verified.verdict, verified.findings, verified.is_signed) == ("verified", [], True)
+    (finding,) = verify_bundle(content.splitlines(keepends=True), others.verifier_keys("default")).findings
+    assert (finding.change, finding.element) == ("unsigned", "bundle")
+    assert f"{SIGNING_KEYS.origin('default')} has exported it" in finding.detail
+    assert {one["run"]: one["verdict"] for one in found} == {RUN: "verified", "own": "verified"}
+    assert tree["verdict"] == "verified"
+    assert [(one["verdict"], "give its key" in one["findings"][0]["detail"]) for one in alone] == [("failed", True)]
+    assert (refused.status_code, "playhead signing-key" in refused.text) == (422, True)
 
 
 def test_a_chain_that_nobody_signed_proves_no_erasure_in_a_bundle(bundles: list[bytes]) -> None:
