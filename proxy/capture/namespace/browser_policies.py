@@ -1,7 +1,7 @@
 """Copies of the directories from which Chromium and its relatives read policies, with one by which they trust Playhead's CA.
 
 Such a browser has roots of its own: it reads neither the system's CA files nor a variable. It adds the certificates of the
-policy `CACertificates` to them.
+policy `CACertificates` to them. `chrome-headless-shell` does not know that policy.
 """
 
 import hashlib
@@ -53,7 +53,10 @@ def _mount_target(home: Path, directory: Path) -> Path | None:
 
 def _copy_directory(target: Path, policies: Sequence[Path], authority: AuthorityFiles) -> Path | None:
     """Copy a directory and add the policy. None if that is not possible."""
-    entries = list(_stats(target))
+    try:
+        entries = list(_stats(target))
+    except OSError:
+        return None  # it changes at the moment
     if len(entries) > MAX_ENTRIES:
         return None
     made_of = (str(target), [str(one) for one in policies], entries, authority.certificate.stat().st_mtime_ns)
