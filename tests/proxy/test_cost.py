@@ -94,3 +94,17 @@ def test_a_sum_says_whether_it_is_known(known: float | None, without_price: int,
         "calls_without_price": without_price,
     }
     assert shown in _stats_row(["gpt-5"], sums, has_tries=False)
+
+
+def test_a_status_says_how_many_tries_had_it() -> None:
+    sums = {
+        "usage": AMOUNTS["usage"],
+        "calls": 0,
+        "exchanges": 3,
+        "errors": 0,
+        "duration_ms": {"p50": 1.0, "p99": None},
+        "known_cost_usd": None,
+        "calls_without_price": 0,
+    }
+    assert _stats_row(["429"], sums, has_tries=True)[:4] == ("429", "0", "3", "0")
+    assert _stats_row(["429"], sums, has_tries=False)[:3] == ("429", "0", "0")
