@@ -391,7 +391,7 @@ def _loader(preloaded: PreloadedRecordings) -> LoadSource:
 
 
 async def test_an_up_loads_runs_ahead_from_a_database_that_others_write_to(database: Database, data: Path) -> None:
-    writer, nights = BatchWriter(database, profile=PROFILES.digest), [f"night-{number}" for number in range(10)]
+    writer, nights = BatchWriter(database, profile=PROFILES.digest), [f"night-{number}" for number in range(30)]
     for number, run in enumerate(("day", *nights)):
         await writer.write_batch([keyed_exchange(number, run=run, response=b"{}")])
     async with (
@@ -401,7 +401,7 @@ async def test_an_up_loads_runs_ahead_from_a_database_that_others_write_to(datab
         async with asyncio.timeout(60):
             while not await audit_entries(api, "preload"):
                 pass
-        await writer.write_batch([keyed_exchange(20, run="day", request=b'{"new": 1}', response=b'{"new": 2}')])
+        await writer.write_batch([keyed_exchange(40, run="day", request=b'{"new": 1}', response=b'{"new": 2}')])
         assert await replayed_answer(up, "day", b'{"new": 1}') == b'{"new": 2}', "another store server has added it"
         assert len(await audit_entries(api, "export")) == 1
         for run in nights:
