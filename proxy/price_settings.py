@@ -1,15 +1,20 @@
 """Read the file that the setting `prices` names."""
 
 from pathlib import Path
+from typing import TYPE_CHECKING
 
-from store.pricing.own_prices import NO_PRICES, BadPrices, OwnPrices, parse_own_prices
+if TYPE_CHECKING:
+    # Most commands calculate no cost.
+    from store.pricing.own_prices import OwnPrices
 
 LARGEST_FILE = 4 << 20
 """Bytes."""
 
 
-def read_prices(path: Path) -> OwnPrices:
+def read_prices(path: Path) -> "OwnPrices":
     """Read a file of prices, TOML or JSON. Raises ValueError that says what is wrong and what to do."""
+    from store.pricing.own_prices import BadPrices, parse_own_prices
+
     try:
         with path.open("rb") as file:
             data = file.read(LARGEST_FILE + 1)
@@ -23,6 +28,8 @@ def read_prices(path: Path) -> OwnPrices:
         ) from error
 
 
-def own_prices(path: Path | None) -> OwnPrices:
+def own_prices(path: Path | None) -> "OwnPrices":
     """Return the prices of the setting, whose file was checked when it was loaded."""
+    from store.pricing.own_prices import NO_PRICES
+
     return NO_PRICES if path is None else read_prices(path)

@@ -93,7 +93,7 @@ def _setting_value(settings: Settings, name: str) -> Any:
         case "database_url":
             return settings.database_url and settings.database_url.get_secret_value()
         case "prices":
-            return own_prices(settings.prices).digest
+            return own_prices(settings.prices).digest if settings.prices else ""
         case "upstream_ca":
             return settings.upstream_ca and str(settings.upstream_ca.absolute())
         case "modes" | "allowed_hosts":

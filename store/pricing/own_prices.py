@@ -8,11 +8,13 @@ import hashlib
 from collections.abc import Mapping
 from decimal import Decimal
 from fnmatch import fnmatchcase
-from typing import Annotated, Final, NamedTuple
+from typing import TYPE_CHECKING, Annotated, Final, NamedTuple
 
 import msgspec
 
-from calls.model import Json, Usage
+if TYPE_CHECKING:
+    # Commands have this module for the configuration of a store server, and calculate no cost.
+    from calls.model import Json, Usage
 
 _MILLION: Final = Decimal(1_000_000)
 _NANOSECONDS: Final = 1_000_000_000
@@ -129,7 +131,7 @@ def parse_own_prices(text: str, *, is_json: bool = False) -> OwnPrices:
     return OwnPrices(prices=file.price, digest=hashlib.sha256(text.encode()).hexdigest()[:12])
 
 
-def price_usage(price: OwnPrice, usage: Usage, reported: Mapping[str, Json]) -> Decimal | None:
+def price_usage(price: OwnPrice, usage: "Usage", reported: "Mapping[str, Json]") -> Decimal | None:
     """Return the dollars of a call by its tokens; None where the price is of tokens, and the answer does not count them.
 
     `reported` is the usage in the words of the answer.
@@ -146,7 +148,7 @@ def price_usage(price: OwnPrice, usage: Usage, reported: Mapping[str, Json]) -> 
     return fixed + (tokens + (usage.output_tokens or 0) * price.output) / _MILLION
 
 
-def _input_parts(usage: Usage, reported: Mapping[str, Json]) -> tuple[int, int, int]:
+def _input_parts(usage: "Usage", reported: "Mapping[str, Json]") -> tuple[int, int, int]:
     """Return the input tokens that were neither read from a cache nor written to one, those read, and those written."""
     whole, cached = usage.input_tokens or 0, usage.cached_tokens or 0
     for read, write in _APART:

@@ -2,10 +2,10 @@
 
 import json
 from collections.abc import Iterator
-from dataclasses import replace
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
 from calls.keys.profile import Profiles
 from calls.model import Body, Exchange, Request, Response

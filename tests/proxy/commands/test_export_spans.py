@@ -80,7 +80,7 @@ async def test_content_with_what_seems_to_be_a_secret_does_not_leave(tmp_path: P
 
 
 def _with_request(exchange: Any, body: bytes) -> Any:
-    from dataclasses import replace
+    from msgspec.structs import replace
 
     return replace(
         exchange, request=replace(exchange.request, body=replace(exchange.request.body, data=body, size=len(body)))
