@@ -6,6 +6,7 @@ import socket
 import ssl
 import subprocess
 import sys
+import time
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import replace
@@ -17,7 +18,7 @@ import uvloop
 
 from proxy.lane import lane as lanes
 from proxy.lane import upstream as upstreams
-from proxy.lane.client import Http1Connection
+from proxy.lane.client import SLOW_FEED, Http1Connection
 from proxy.lane.lane import Lane
 from proxy.lane.relay import RelayedExchange
 from proxy.lane.tls import LeafContexts
@@ -26,6 +27,7 @@ from tests.support.h2wire import Peer
 from tests.support.wire import (
     MemoryRecorder,
     ScriptedAnswerer,
+    ToldExchange,
     Upstream,
     Worker,
     answering,
@@ -364,6 +366,37 @@ async def test_who_sends_much_waits_for_a_recorder_that_is_behind(tmp_path: Path
             recorder.gate.set()
             await reading
         writer.close()
+
+
+async def test_a_body_that_takes_long_to_redact_lets_others_be_served(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each piece takes longer than `SLOW_FEED`; a call meanwhile takes several turns of the event loop, but not several pieces."""
+    size, slow, began = 4 << 20, 0, asyncio.Event()
+    record_data = ToldExchange.record_data
+
+    def record_slowly(told: ToldExchange, side: Any, data: bytes, *more: Any) -> None:
+        nonlocal slow
+        if len(data) > 4096:
+            time.sleep(1.2 * SLOW_FEED)
+            slow += 1
+            began.set()
+        record_data(told, side, data, *more)
+
+    monkeypatch.setattr(ToldExchange, "record_data", record_slowly)
+    recorder = MemoryRecorder()
+    async with answering(OK) as upstream, open_worker(tmp_path, recorder, upstreams=standing_in(upstream)) as worker:
+        reader, writer = await asyncio.open_connection("127.0.0.1", worker.port)
+        writer.write(ASK.replace(b"GET", b"POST").replace(b"\r\n\r\n", b"\r\nContent-Length: %d\r\n\r\n" % size))
+        writer.write(bytes(size))
+        async with asyncio.timeout(60):
+            await began.wait()
+            before = slow
+            assert await _got(worker, ASK) == OK
+            assert slow - before <= 2
+            assert await reader.readexactly(len(OK)) == OK
+        writer.close()
+        assert slow > 8
 
 
 async def test_a_handshake_that_does_not_end_is_not_waited_for(tmp_path: Path) -> None:
