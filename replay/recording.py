@@ -166,10 +166,18 @@ def build_recording(
         http2_by_authority=_http2_by_authority(ordered),
         effects=bundle.effects,
         environment=environment,
-        unresolved_names=tuple(str(labels.get(UNRESOLVED_LABEL, "")).split()),
+        unresolved_names=_unresolved_names(str(labels.get(UNRESOLVED_LABEL, "")), ordered),
         started_at=_start(bundle.run),
         size=held_bytes(bundle) + sum(len(one.items) for one in bundle.effects),
     )
+
+
+def _unresolved_names(label: str, briefs: Iterable[ExchangeSummary]) -> tuple[str, ...]:
+    """Return the names in the label but those with requests: a part of the run that was recorded at another time may have reached them."""
+    if not (names := label.split()):
+        return ()
+    reached = {urlsplit(f"//{_authority(brief.url)}").hostname for brief in briefs}
+    return tuple(name for name in names if name not in reached)
 
 
 def _start(run: Mapping[str, Any]) -> int | None:

@@ -674,3 +674,11 @@ def test_the_header_names_a_run_as_it_is_named_within_its_project() -> None:
         == source_header("live", run="night")
         == ("Playhead", 'live; run="night"')
     )
+
+
+def test_a_name_that_a_recorded_request_reached_resolves_in_a_replay() -> None:
+    """A run that is recorded in two parts has the label of the first one, in which it may not have resolved."""
+    bundle = run_of(exchange(post(TICKETS, b"{}"), ok(b"{}")))
+    labels = {"playhead.unresolved": "gone.test tickets.example.com"}
+    recording = build_recording(dataclasses.replace(bundle, run={**bundle.run, "labels": labels}), PROFILES)
+    assert recording.unresolved_names == ("gone.test",)
