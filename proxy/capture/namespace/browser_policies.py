@@ -7,12 +7,12 @@ policy `CACertificates` to them. `chrome-headless-shell` does not know that poli
 import hashlib
 import json
 import os
-import shutil
 from collections.abc import Iterator, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any, Final
 
-from proxy.capture.namespace.trust_files import AuthorityFiles
+from proxy.capture.namespace.trust_files import AuthorityFiles, copy_with_changes
 
 POLICY_DIRECTORIES: Final = (
     ("/etc/chromium", "policies/managed"),
@@ -61,23 +61,16 @@ def _copy_directory(target: Path, policies: Sequence[Path], authority: Authority
         return None
     made_of = (str(target), [str(one) for one in policies], entries, authority.certificate.stat().st_mtime_ns)
     copy = authority.copies / f"policies-{hashlib.sha256(repr(made_of).encode()).hexdigest()[:20]}"
-    if copy.exists():
-        return copy
-    part = copy.with_name(f".{copy.name}.{os.getpid()}")
-    try:
-        shutil.copytree(target, part, symlinks=True)
-        for policy in policies:
-            managed = part / policy
-            # A symbolic link may lead to the original.
-            if managed.resolve().is_relative_to(part.resolve()):
-                managed.mkdir(parents=True, exist_ok=True)
-                _add_policy(managed, authority)
-        part.chmod(0o755)
-        part.rename(copy)
-    except (OSError, shutil.Error):
-        shutil.rmtree(part, ignore_errors=True)
-        return copy if copy.exists() else None
-    return copy
+    return copy_with_changes(target, copy, partial(_add_policies, policies, authority))
+
+
+def _add_policies(policies: Sequence[Path], authority: AuthorityFiles, part: Path) -> None:
+    for policy in policies:
+        managed = part / policy
+        # A symbolic link may lead to the original.
+        if managed.resolve().is_relative_to(part.resolve()):
+            managed.mkdir(parents=True, exist_ok=True)
+            _add_policy(managed, authority)
 
 
 def _stats(target: Path) -> Iterator[tuple[str, int, int]]:

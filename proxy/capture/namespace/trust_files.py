@@ -8,7 +8,8 @@ import hashlib
 import os
 import re
 import shutil
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Final
 
@@ -112,25 +113,37 @@ def _copy_directory(path: str, authority: AuthorityFiles) -> Path | None:
     if len(names) > MAX_ENTRIES or not any(map(_HASH_NAME.fullmatch, names)):
         return None
     copy = authority.copies / _copy_name(path, found.st_mtime_ns, len(names), authority)
+    return copy_with_changes(path, copy, partial(_add_to_directory, path, authority))
+
+
+def _add_to_directory(path: str, authority: AuthorityFiles, part: Path) -> None:
+    for name in SYSTEM_FILES:
+        place = part / os.path.basename(name)
+        if os.path.dirname(name) == path and place.is_file() and not place.is_symlink():
+            _write(place, _add_authority(place.read_bytes(), authority))
+    store = part / "java" / "cacerts"
+    if store.exists() and authority.java:
+        shutil.copyfile(authority.java, store)
+    (part / "playhead.pem").write_bytes(authority.certificate.read_bytes())
+    # The import is slow, and only needed when a copy is created.
+    from proxy.trust.certificate_directory import subject_hash
+
+    hashed = subject_hash(authority.certificate.read_bytes())
+    number = next(number for number in range(100) if not (part / f"{hashed}.{number}").is_symlink())
+    (part / f"{hashed}.{number}").symlink_to("playhead.pem")
+
+
+def copy_with_changes(directory: str | Path, copy: Path, change: Callable[[Path], None]) -> Path | None:
+    """Copy a directory to `copy` and change it, unless it is there already; None if that is not possible.
+
+    `change` gets the unfinished copy. Another command that copies at the same time sees all of it or nothing.
+    """
     if copy.exists():
         return copy
     part = copy.with_name(f".{copy.name}.{os.getpid()}")
     try:
-        shutil.copytree(path, part, symlinks=True, ignore_dangling_symlinks=True)
-        for name in SYSTEM_FILES:
-            place = part / os.path.basename(name)
-            if os.path.dirname(name) == path and place.is_file() and not place.is_symlink():
-                _write(place, _add_authority(place.read_bytes(), authority))
-        store = part / "java" / "cacerts"
-        if store.exists() and authority.java:
-            shutil.copyfile(authority.java, store)
-        (part / "playhead.pem").write_bytes(authority.certificate.read_bytes())
-        # The import is slow, and only needed when a copy is created.
-        from proxy.trust.certificate_directory import subject_hash
-
-        hashed = subject_hash(authority.certificate.read_bytes())
-        number = next(number for number in range(100) if not (part / f"{hashed}.{number}").is_symlink())
-        (part / f"{hashed}.{number}").symlink_to("playhead.pem")
+        shutil.copytree(directory, part, symlinks=True)
+        change(part)
         part.chmod(0o755)
         part.rename(copy)
     except (OSError, shutil.Error):
