@@ -51,6 +51,9 @@ class SelectedElement(NamedTuple):
     names: tuple[tuple[str, str], ...]
     """The ids in it and how the key names them, in the order of their first occurrence."""
 
+    named_before: int
+    """How many ids had been named before it."""
+
     left_out: tuple[tuple[At, str], ...]
     ids: tuple[tuple[At, str, str], ...]
     folds: tuple[tuple[At, str], ...]
@@ -98,12 +101,17 @@ class SelectedItems(msgspec.Struct):
     folds: list[tuple[At, str]]
     unknown: list[At]
     ends: list[ItemNotes]
+    """What there was after each item that was visited. Those that answer calls are visited in the order of the calls."""
+
+    named_before: int
+    """How many ids had been named before the array."""
+
     hashed: HashedText | None = None
 
     @classmethod
-    def none(cls, at: At, node: Node) -> "SelectedItems":
+    def none(cls, at: At, node: Node, named_before: int) -> "SelectedItems":
         """Return what was selected of no items."""
-        return cls(at, node, [], b"", False, [], [], [], [], [])
+        return cls(at, node, [], b"", False, [], [], [], [], [], named_before)
 
     def first(self, count: int) -> "SelectedItems":
         """Return what was selected of the first items."""
@@ -121,6 +129,7 @@ class SelectedItems(msgspec.Struct):
             self.folds[:folds],
             self.unknown[:unknown],
             self.ends[:count],
+            self.named_before,
             self.hashed if self.hashed is not None and self.hashed.size <= text else None,
         )
 

@@ -4,7 +4,8 @@ The class of a value is the one declared at the deepest place at or above it. A 
 value that is left out or changed is noted with the rule that applies.
 """
 
-from collections.abc import Sequence
+import sys
+from collections.abc import Iterator, Sequence
 from typing import Final
 
 import msgspec
@@ -17,6 +18,9 @@ from calls.keys import graphql, normalize
 from calls.keys.element_memory import OMITTED, BodyMemory, ItemNotes, OmittedField, SelectedElement, SelectedItems
 from calls.keys.rules import At, FieldClass, Node
 from calls.model import Json
+
+type _AnswerRank = tuple[int, str]
+"""The number of the call that an element answers, or a text in its stead."""
 
 ID_PREFIX: Final = "id:"
 """What the name of an id begins with; its number follows."""
@@ -65,8 +69,9 @@ class SelectionNotes:
 
     @property
     def normalized_fields(self) -> tuple[NormalizedField, ...]:
-        """The fields that were normalized."""
-        return tuple(NormalizedField(pointer=pointer_to(at), rule=rule) for at, rule in self.folds)
+        """The fields that were normalized, each once: an array may have several groups of answers in another order."""
+        fields = (NormalizedField(pointer=pointer_to(at), rule=rule) for at, rule in self.folds)
+        return tuple(dict.fromkeys(fields))
 
     @property
     def unknown_pointers(self) -> tuple[str, ...]:
@@ -131,35 +136,42 @@ class Selection:
 
     def _select_elements(self, value: list[Json], node: Node, field_class: FieldClass | None, at: At) -> Json:
         memory = self._memory
-        order = self._order_of_calls(value, node.answer_id) if node.answer_id else None
-        if order is None and memory is not None and (array := memory.arrays.get(id(value))) is not None:
+        if memory is not None and (array := memory.arrays.get(id(value))) is not None:
             return self._select_array(memory, array, node, field_class, at)
         visit = self._visit if memory is None else self._visit_element
-        if order is not None:
-            self.notes.folds.append((at, "answers"))
-        items = enumerate(value) if order is None else ((index, value[index]) for index in order)
-        parts = [visit(item, node.child(index, item), field_class, (at, index)) for index, item in items]
+        order = self._order_of_calls(value, 0, node, at) if node.has_answers else range(len(value))
+        parts = [visit(value[index], node.child(index, value[index]), field_class, (at, index)) for index in order]
         return [part for part in parts if not isinstance(part, OmittedField)]
 
-    def _order_of_calls(self, elements: list[Json], member: str) -> list[int] | None:
-        """Return the elements' indexes with neighbours that answer calls in the order of the calls; None if they are."""
-        if len(elements) < 2:
-            return None
-        places: list[tuple[int, int]] = []
-        neighbours = 0
-        for element in elements:
-            number = self._call_number(element, member)
-            places.append((neighbours, number or 0))
-            if number is None:
-                neighbours += 1
-        order = sorted(range(len(elements)), key=places.__getitem__)
-        return None if order == list(range(len(elements))) else order
+    def _order_of_calls(self, elements: Sequence[Json], start: int, node: Node, at: At) -> Iterator[int]:
+        """Yield the indexes of elements in the order in which they are to be visited: neighbours that answer calls in that of the calls.
 
-    def _call_number(self, element: Json, member: str) -> int | None:
-        """Return the number of the call that an element answers, if the call was seen before."""
-        call_id = element.get(member) if isinstance(element, dict) else None
-        name = self._ids.get(call_id) if isinstance(call_id, str) else None
-        return int(name.removeprefix(ID_PREFIX)) if name is not None else None
+        The calls may be elements of the same array: a rank is taken when all elements before it were visited.
+        """
+        while start < len(elements):
+            ranks: list[_AnswerRank] = []
+            for index in range(start, len(elements)):
+                if (rank := self._answer_rank(elements[index], node.child(index, elements[index]))) is None:
+                    break
+                ranks.append(rank)
+            if len(ranks) < 2:
+                yield start
+                start += 1
+                continue
+            if ranks != sorted(ranks):
+                self.notes.folds.append((at, "answers"))
+            yield from (start + offset for offset in sorted(range(len(ranks)), key=ranks.__getitem__))
+            start += len(ranks)
+
+    def _answer_rank(self, element: Json, node: Node | None) -> "_AnswerRank | None":
+        """Return where an element belongs among its neighbours that answer calls; None if it answers none of which that is known."""
+        if node is None or (places := node.answer) is None:
+            return None
+        call_id = places.read_call_id(element)
+        if call_id is not None and (name := self._ids.get(call_id)) is not None:
+            return int(name.removeprefix(ID_PREFIX)), ""
+        text = places.read_otherwise(element)
+        return None if text is None else (sys.maxsize, text)
 
     def _select_array(
         self, memory: BodyMemory, body_array: BodyArray, node: Node, field_class: FieldClass | None, at: At
@@ -168,9 +180,11 @@ class Selection:
         array, known, count = body_array
         rules = (id(node), field_class, self._keep_unknown)
         before: SelectedItems | None = known.selected.get(rules) if known is not None else None
-        items = SelectedItems.none(at, node) if before is None else before.first(count)
-        if not self._repeat_item_notes(items, at):
-            items = SelectedItems.none(at, node)
+        if before is not None and node.has_answers:
+            count = _whole_items(array.values, count, len(before.ends), node)
+        items = before.first(count) if before is not None and count else None
+        if items is None or not self._repeat_item_notes(items, at):
+            items = SelectedItems.none(at, node, len(self._ids))
         if len(items.ends) < len(array.values):
             items = self._select_items(memory, array.values, items, node, field_class)
             array.note_selected(rules, items)
@@ -192,7 +206,9 @@ class Selection:
         parts, ends = [*before.parts], [*before.ends]
         texts: list[bytes] = []
         size = len(before.text)
-        for index in range(len(ends), len(values)):
+        start = len(ends)
+        order = self._order_of_calls(values, start, node, before.at) if node.has_answers else range(start, len(values))
+        for index in order:
             item = values[index]
             part = self._visit_element(item, node.child(index, item), field_class, (before.at, index))
             if not isinstance(part, OmittedField):
@@ -220,13 +236,14 @@ class Selection:
             folds=notes.folds[folds:],
             unknown=notes.unknown[unknown:],
             ends=ends,
+            named_before=before.named_before,
             hashed=before.hashed,
         )
 
     def _repeat_item_notes(self, items: SelectedItems, at: At) -> bool:
         """Note what was noted about items, unless that would be something else here."""
         names = tuple({was: now for _, was, now in items.ids}.items())
-        if items.at != at or not self._has_names(names):
+        if items.at != at or not self._has_names(names, items.named_before):
             return False
         notes = self.notes
         notes.left_out += items.left_out
@@ -235,9 +252,22 @@ class Selection:
         notes.unknown += items.unknown
         return True
 
-    def _has_names(self, names: Sequence[tuple[str, str]]) -> bool:
-        """Name ids in this order, and return whether they have these names; those that were named so far are those that a walk names, in its order."""
-        return all(self._name_id(was) == now for was, now in names)
+    def _has_names(self, names: Sequence[tuple[str, str]], named_before: int) -> bool:
+        """Name ids in this order if they have these names then, and return whether they have.
+
+        As many must have been named as before: the order of answers depends on which calls are known.
+        """
+        ids = self._ids
+        if names and len(ids) != named_before:
+            return False
+        new: dict[str, str] = {}
+        for was, now in names:
+            if (known := ids.get(was)) is None:
+                known = new[was] = f"{ID_PREFIX}{len(ids) + len(new) + 1}"
+            if known != now:
+                return False
+        ids.update(new)
+        return True
 
     def _visit_element(self, value: Json, node: Node | None, above: FieldClass | None, at: At) -> Json | OmittedField:
         """Visit a value; if it is an element that was visited before, repeat what was selected and noted then."""
@@ -254,6 +284,7 @@ class Selection:
     def _select_anew(self, value: Json, node: Node | None, above: FieldClass | None, at: At) -> SelectedElement:
         notes = self.notes
         starts = [len(noted) for noted in (notes.left_out, notes.ids, notes.folds, notes.unknown)]
+        named_before = len(self._ids)
         selected = self._visit(value, node, above, at)
         left_out, ids, folds, unknown = starts
         return SelectedElement(
@@ -262,6 +293,7 @@ class Selection:
             value=selected,
             text=b"" if isinstance(selected, OmittedField) else canonical_parsed_json(selected),
             names=tuple({was: now for _, was, now in notes.ids[ids:]}.items()),
+            named_before=named_before,
             left_out=tuple(notes.left_out[left_out:]),
             ids=tuple(notes.ids[ids:]),
             folds=tuple(notes.folds[folds:]),
@@ -271,7 +303,7 @@ class Selection:
 
     def _repeat_notes(self, element: SelectedElement, at: At) -> bool:
         """Note what was noted about an element, unless that would be something else here: at another place, or after other ids."""
-        if element.at != at or not self._has_names(element.names):
+        if element.at != at or not self._has_names(element.names, element.named_before):
             return False
         notes = self.notes
         notes.left_out += element.left_out
@@ -405,6 +437,23 @@ class Selection:
             return text
         self._leave_out(at, "nonce")
         return "\n".join(others) or OMITTED
+
+
+def _whole_items(values: Sequence[Json], count: int, known: int, node: Node) -> int:
+    """Return how many of the first `count` items, which an array of `known` items has too, have all their neighbours among them.
+
+    Answers that are neighbours are sorted together.
+    """
+
+    def is_answer(index: int) -> bool:
+        rules = node.child(index, values[index])
+        return rules is not None and rules.answer is not None and rules.answer.are_in(values[index])
+
+    if count == known and (count == len(values) or not is_answer(count)):
+        return count
+    while count and is_answer(count - 1):
+        count -= 1
+    return count
 
 
 def pointer_to(at: At) -> str:

@@ -12,7 +12,7 @@ from typing import Any, Final, Literal, get_args
 import msgspec
 
 from calls.codec.canonical import canonical_json, digest
-from calls.keys.rules import FieldClass, Plan, RuleAtPath, compile_rules
+from calls.keys.rules import AnswerPlaces, FieldClass, Plan, RuleAtPath, compile_rules
 from calls.model import Json, Request
 from calls.route import Route, route_request
 
@@ -96,11 +96,13 @@ class Default(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Answers(msgspec.Struct, frozen=True, kw_only=True):
-    """An array in which neighbouring elements answer calls; they count in the order of the calls, however they came."""
+    """Elements of an array that answer calls; neighbours count in the order of the calls, however they came."""
 
     path: str
     id: str
-    """The member of an element with the id of its call."""
+    """The member of an element with the id of its call; a name within another one has a dot before it."""
+    otherwise: str = ""
+    """The member in whose order elements count whose call is not in the request, or that have no id."""
 
 
 class Folds(msgspec.Struct, frozen=True, kw_only=True):
@@ -198,7 +200,12 @@ class Profile:
         yield from (
             RuleAtPath(path=nonce.path, rule="nonce", nonce=(nonce.within, nonce.starts)) for nonce in self.folds.nonces
         )
-        yield from (RuleAtPath(path=one.path, rule="answers", answer_id=one.id) for one in self.folds.answers)
+        yield from (RuleAtPath(path=one.path, rule="answers", answer=_answer_places(one)) for one in self.folds.answers)
+
+
+def _answer_places(answers: Answers) -> AnswerPlaces:
+    otherwise = tuple(answers.otherwise.split(".")) if answers.otherwise else ()
+    return AnswerPlaces(call_id=tuple(answers.id.split(".")), otherwise=otherwise)
 
 
 _MAX_CACHED_ROUTES: Final = 2048

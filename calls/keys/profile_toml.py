@@ -219,7 +219,7 @@ class _ProfileTable:
         defaults = self._parse_tables(table.get("defaults", []), Default, '{ path = "$.type", value = "message" }')
         nonces = self._parse_tables(table.get("nonces", []), Nonce, '{ path = "$.system", starts = "x-" }')
         answers = self._parse_tables(
-            table.get("answers", []), Answers, '{ path = "$.messages[*].content", id = "tool_use_id" }'
+            table.get("answers", []), Answers, '{ path = "$.messages[*].content[*]", id = "tool_use_id" }'
         )
         return Folds(**lists, defaults=defaults, nonces=nonces, answers=answers)
 

@@ -51,14 +51,36 @@ type NonceStart = tuple[str, str]
 """The beginning of the texts that have a nonce, and that of its line."""
 
 
+class AnswerPlaces(msgspec.Struct, frozen=True, kw_only=True):
+    """Where an element of an array says which call it answers."""
+
+    call_id: tuple[str, ...]
+    """The names of the members that lead to the id of its call."""
+
+    otherwise: tuple[str, ...] = ()
+    """Those that lead to the text in whose order elements count whose call is not in the request."""
+
+    def read_call_id(self, element: Json) -> str | None:
+        """Return the id of the call that an element answers."""
+        return _read_text(element, self.call_id)
+
+    def read_otherwise(self, element: Json) -> str | None:
+        """Return the text in whose order an element counts whose call is not in the request."""
+        return _read_text(element, self.otherwise) if self.otherwise else None
+
+    def are_in(self, element: Json) -> bool:
+        """Return whether an element can be an answer to a call."""
+        return self.read_call_id(element) is not None or self.read_otherwise(element) is not None
+
+
 class RuleAtPath(msgspec.Struct, frozen=True, kw_only=True):
     """One rule of a profile at one path."""
 
     path: str
     rule: Rule
     nonce: NonceStart | None = None
-    answer_id: str = ""
-    """For answers: the member with the id of the call that an element answers."""
+    answer: AnswerPlaces | None = None
+    """For answers: where an element says which call it answers."""
     value: Json = None
     """For a default: the value."""
 
@@ -71,7 +93,8 @@ class Node(msgspec.Struct, frozen=True, kw_only=True):
     nonces: tuple[NonceStart, ...] = ()
     nonce_texts: tuple[str, ...] = ()
     """The beginnings of the texts that have nonces."""
-    answer_id: str = ""
+    answer: AnswerPlaces | None = None
+    """Where the element at this place says which call it answers."""
     default: Json = None
     by_name: dict[str | int, "Node"] = msgspec.field(default_factory=dict)
     by_type: dict[str, "Node"] = msgspec.field(default_factory=dict)
@@ -80,6 +103,8 @@ class Node(msgspec.Struct, frozen=True, kw_only=True):
     """Whether a rule at or below this place puts a value into the key."""
     has_id_rule: bool = False
     """Whether ids at or below this place are renamed, so that the order of the walk matters."""
+    has_answers: bool = False
+    """Whether elements of the array at this place may answer calls."""
 
     def child(self, step: str | int, item: Json) -> "Node | None":
         """Return the rules for a member or element."""
@@ -125,6 +150,16 @@ def normalize_path(text: str) -> str:
     return str(_jsonpath().parse_path(text))
 
 
+def _read_text(element: Json, names: Sequence[str]) -> str | None:
+    """Return the text to which members of these names lead."""
+    value = element
+    for name in names:
+        if not isinstance(value, dict):
+            return None
+        value = value.get(name)
+    return value if isinstance(value, str) else None
+
+
 def _jsonpath() -> ModuleType:
     # Importing python-jsonpath takes as long as importing this package, and most processes need no such path.
     from calls.keys import jsonpath as paths
@@ -143,6 +178,7 @@ def _rule_branch(place: Sequence[str | int | ElementType | None], rule: RuleAtPa
         wildcard=below if step is None else None,
         has_key_rule=below.has_key_rule,
         has_id_rule=below.has_id_rule,
+        has_answers=below.answer is not None,
     )
 
 
@@ -155,7 +191,7 @@ def _rule_node(rule: RuleAtPath) -> Node:
                 folds=frozenset((fold,)),
                 nonces=(rule.nonce,) if rule.nonce is not None else (),
                 nonce_texts=(rule.nonce[0],) if rule.nonce is not None else (),
-                answer_id=rule.answer_id,
+                answer=rule.answer,
                 default=rule.value,
                 has_id_rule=fold == "id",
             )
@@ -204,13 +240,14 @@ def _combine(
         folds=first.folds | second.folds,
         nonces=tuple(dict.fromkeys((*first.nonces, *second.nonces))),
         nonce_texts=tuple(dict.fromkeys((*first.nonce_texts, *second.nonce_texts))),
-        answer_id=first.answer_id or second.answer_id,
+        answer=first.answer or second.answer,
         default=second.default if first.default is None else first.default,
         by_name=by_name,
         by_type=by_type,
         wildcard=each,
         has_key_rule=first.has_key_rule or second.has_key_rule,
         has_id_rule=first.has_id_rule or second.has_id_rule,
+        has_answers=first.has_answers or second.has_answers,
     )
 
 

@@ -8,7 +8,7 @@ import pytest
 from click.testing import CliRunner, Result
 
 from calls.derive import deriver
-from calls.model import Exchange
+from calls.model import Exchange, Request
 from proxy.cli import playhead
 from replay.forks.generation import FAILED, generation_bundle, kept_exchanges, recording_flaw
 from replay.misses.why import explanation_lines
@@ -185,6 +185,28 @@ async def test_a_miss_lists_its_request_and_three_similar_calls_with_rules() -> 
         assert 'extends = "openai_chat/' in rule["rule"]
         assert "it seems to matter" in rule["note"]
     assert miss["page"] is None
+
+
+async def test_results_of_tools_are_found_in_any_order_and_one_that_differs_is_named() -> None:
+    """What the model called at once, an agent answers as it is done."""
+
+    def asking(*results: tuple[str, str]) -> Request:
+        calls = [{"id": one, "type": "function", "function": {"name": "f", "arguments": "{}"}} for one in ("a", "b")]
+        answers = [{"role": "tool", "tool_call_id": one, "content": text} for one, text in results]
+        return chat("hi", messages=[{"role": "assistant", "tool_calls": calls}, *answers])
+
+    run = run_of(exchange(asking(("a", "sunny"), ("b", "rain")), model_answer("A")))
+    session = Session("replay-1", build_recording(run, PROFILES), ReplayOptions(), lambda _: None)
+    await session.answer(asking(("b", "snow"), ("a", "sunny")))
+    (miss,) = json.loads(json.dumps(session.report()["misses"]))
+    (difference,) = miss["nearest"]["differences"]
+    assert (difference["pointer"], difference["recorded"], difference["now"]) == (
+        "/body/messages/2/content",
+        "rain",
+        "snow",
+    )
+    await session.answer(asking(("b", "rain"), ("a", "sunny")))
+    assert session.report()["served"] == 1
 
 
 @pytest.mark.parametrize(
