@@ -87,11 +87,17 @@ class Replays:
     may_begin: Callable[[str, dict[str, Json]], bool] = lambda _replay, _report: True
     """Called with the id and report of a replay before its first answer; False if another worker began the replay."""
 
+    forget_begin: Callable[[str], None] = lambda _replay: None
+    """Called with the id of a replay that `may_begin` was called for, if it begins with another recording, or not at all."""
+
     run_mode: Callable[[str], str | None] = lambda _run: None
     """The mode of a run, if it has its own. Requests of a run in mode `replay` never go live."""
 
     expect: Callable[[str], None] = lambda _replay: None
     """Called with the id of a replay that is not loaded, but will most likely be requested soon. It must return at once."""
+
+    likely_source: Callable[[str], ReplaySource | None] = lambda _replay: None
+    """Returns what `load` will most likely return for a replay, if that is in memory. It must return at once."""
 
     memory_limit: int = MEMORY_LIMIT
     """Bytes that the loaded recordings may take. The one in use may be larger."""
@@ -297,8 +303,14 @@ class Replays:
 
     def _note_request(self, session: Session) -> None:
         session.last_request_at = self.now()
-        if not session.has_begun and not self.may_begin(session.id, session.report()):
-            session.is_interrupted = True
+        if not session.has_begun:
+            self._note_begin(session)
+
+    def _note_begin(self, session: Session) -> None:
+        if not session.is_begin_noted:
+            session.is_begin_noted = True
+            if not self.may_begin(session.id, session.report()):
+                session.is_interrupted = True
 
     def recorded_protocols(self, authority: str) -> tuple[str, ...] | None:
         """The ALPN protocols to offer the clients of an authority; None if it was not recorded.
@@ -367,28 +379,48 @@ class Replays:
 
     async def _load_session(self, run: str, load: LoadSource, meanwhile: Callable[[], None]) -> bool:
         arrived = self._loading[run] = asyncio.Event()
+        likely = self.likely_source(run)
+        prepared: Session | None = None
         try:
             loading = load(run)
             meanwhile()
+            prepared = self._prepared_session(likely) if likely is not None else None
             source = await loading
-            if source is not None:
-                await self._open_session(source)
-            return source is not None
+            if source is None:
+                return False
+            is_likely = prepared is not None and source.recording is prepared.recording
+            session = await self._open_session(source, prepared if is_likely else None)
+            prepared = None if session is prepared else prepared
+            return True
         finally:
+            if prepared is not None and not prepared.is_interrupted:
+                self.forget_begin(prepared.id)
             del self._loading[run]
             arrived.set()
 
-    async def _open_session(self, source: ReplaySource) -> Session:
+    def _prepared_session(self, source: ReplaySource) -> Session | None:
+        """Return the replay of a source that may yet turn out to be another one; None if it takes a while to make it."""
+        options = source.options or self.options
+        is_whole = (options.from_step, options.until_step) == (1, None)
+        if source.recording is None or not is_whole or source.replay in self._suspended:
+            return None
+        session = Session(source.replay, source.recording, options, self.on_change)
+        self._note_begin(session)
+        return session
+
+    async def _open_session(self, source: ReplaySource, session: Session | None = None) -> Session:
+        """Open the replay of a source. `session`: the replay itself, if it has been made."""
         replay, options = source.replay, source.options or self.options
         if replay in self._sessions:
             raise ValueError(f"two recordings were given for {replay}: each replay has one; leave one of them out")
-        first, last = options.from_step, options.until_step
-        recording = source.recording if (first, last) == (1, None) else None
-        if recording is None:
-            # Computing the keys of a long recording takes a while, so it is done on a thread.
-            build = partial(build_recording, source.bundle, self.profiles, from_step=first, until_step=last)
-            recording = await asyncio.to_thread(build)
-        session = Session(replay, recording, options, self.on_change)
+        if session is None:
+            first, last = options.from_step, options.until_step
+            recording = source.recording if (first, last) == (1, None) else None
+            if recording is None:
+                # Computing the keys of a long recording takes a while, so it is done on a thread.
+                build = partial(build_recording, source.bundle, self.profiles, from_step=first, until_step=last)
+                recording = await asyncio.to_thread(build)
+            session = Session(replay, recording, options, self.on_change)
         for name, http2 in session.recording.http2_by_authority.items():
             self._http2_by_authority[name] = http2 or self._http2_by_authority.get(name, False)
         if (suspended := self._suspended.pop(replay, None)) is not None:

@@ -104,6 +104,9 @@ class Session:
     is_interrupted: bool = False
     """True if the position is lost, because a worker that has ended began the replay. Every request is then missed."""
 
+    is_begin_noted: bool = False
+    """Whether it was noted that the replay begins."""
+
     last_request_at: float = 0.0
     """The time of the last request, set by the caller from its own clock."""
 

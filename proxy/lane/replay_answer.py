@@ -36,6 +36,8 @@ def exchange_for(downstream: Downstream, request: LaneRequest, owner: str, sourc
     if engine.config.mode_for(request.target.host, request.named_run) in ("record", "passthrough"):
         answerer.note_passed_request(run=request.named_run)
         return RelayedExchange(downstream, request, source)
+    if request.named_run is not None:
+        answerer.expect_run(request.named_run)
     return ReplayedExchange(downstream, request, answerer, owner, source)
 
 

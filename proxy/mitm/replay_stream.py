@@ -162,6 +162,8 @@ class ReplayStream(RelayStream):
         assert answerer is not None
         body = Body(data=bytes(self._body), chunks=tuple(self._chunks), size=len(self._body))
         request = self._request_with(body)
+        if admitted.named_run is not None:
+            answerer.expect_run(admitted.named_run)
         waiting = Await(
             lambda: answerer.answer(
                 request, run=admitted.named_run, owner=self.connection.owner, actor=admitted.identity.actor

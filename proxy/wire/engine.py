@@ -28,7 +28,11 @@ class Answerer(Protocol):
         """
 
     def expect_run(self, run: str) -> None:
-        """Prepare for requests of this run, for which a client has opened a tunnel. It returns at once."""
+        """Prepare for a request of this run. It returns at once.
+
+        An engine calls it when a client opens a tunnel for the run, and whenever the head of a request that names it has come:
+        `answer` uses what was found out since.
+        """
 
     def note_passed_request(self, *, run: str | None) -> None:
         """Note a request that went to its upstream because its host has a mode of its own."""

@@ -63,11 +63,13 @@ type ListRuns = Callable[[int, int], Awaitable[list[str]]]
 """Returns the full names of the newest runs, so many at most, that have at most so many exchanges."""
 
 
-class _PreloadedRecording(msgspec.Struct, frozen=True, kw_only=True):
+class _PreloadedRecording(msgspec.Struct, kw_only=True):
     found: FoundRecording
     runs: tuple[str, ...]
     version: tuple[RunVersion, ...]
     size: int
+    version_now: Awaitable[tuple[RunVersion, ...]] | None = None
+    """The version that was asked for when the head of the last request came."""
 
 
 @dataclass(slots=True, kw_only=True)
@@ -93,7 +95,12 @@ class PreloadedRecordings:
     """Those that are being loaded."""
 
     def expect(self, full_name: str) -> None:
-        """Load a run soon: a client will most likely ask for it."""
+        """Load a run soon, or ask whether what was loaded of it is unchanged: a client will most likely ask for it.
+
+        It is called again for each request whose head has come, so the version is asked for no earlier than that.
+        """
+        if (one := self._recordings.get(full_name)) is not None:
+            one.version_now = self.versions.ask(one.runs)
         is_known = full_name in self._recordings or full_name in self._loading or self._is_replay(full_name)
         if not is_known and len(self._loading) < MOST_EXPECTED:
             self._loading[full_name] = asyncio.Event()
@@ -132,10 +139,15 @@ class PreloadedRecordings:
             if excess > 0 and name != newest:
                 excess -= self._recordings.pop(name).size
 
+    def loaded(self, full_name: str) -> FoundRecording | None:
+        """Return what was loaded under this name, though it may have changed since."""
+        one = self._recordings.get(full_name)
+        return None if one is None or self._is_replay(full_name) else one.found
+
     async def take(self, full_name: str) -> FoundRecording | None:
         """Return what was loaded under this name, once; None if nothing was, or if it has changed since."""
         one = self._pop(full_name)
-        return await _if_unchanged(one, self.versions.read(one.runs)) if one is not None else None
+        return await _if_unchanged(one, self._version_now(one)) if one is not None else None
 
     def fetch_or_take(self, full_name: str) -> Awaitable[FoundRecording]:
         """Return what was loaded under this name, or else fetch it. Whether it has changed is asked when this is called."""
@@ -144,7 +156,10 @@ class PreloadedRecordings:
         one = self._pop(full_name)
         if one is None:
             return self.fetch(full_name)
-        return self._take_or_fetch(full_name, one, self.versions.read(one.runs))
+        return self._take_or_fetch(full_name, one, self._version_now(one))
+
+    def _version_now(self, one: _PreloadedRecording) -> Awaitable[tuple[RunVersion, ...]]:
+        return one.version_now or self.versions.read(one.runs)
 
     async def keep_loading(self) -> None:
         """Load runs whenever there are new ones, until cancelled."""

@@ -83,6 +83,7 @@ async def set_up_replays(
         load=fetch and _source_loader(fetch, options, redactor, profiles, auto_sessions),
         on_change=reports.mark_changed,
         may_begin=reports.begin,
+        forget_begin=reports.forget,
         run_mode=engine_config.run_mode,
         now=asyncio.get_running_loop().time,
     )
@@ -102,6 +103,8 @@ async def set_up_replays(
     if preloaded:
         preloaded.is_replaying = replays.has_begun
         replays.expect = preloaded.expect
+        if not auto_sessions:
+            replays.likely_source = _likely_source(preloaded, options)
     try:
         sources = [
             source_as_requested(source, replay_options, options, profiles, redactor.redact_text) for source in found
@@ -127,19 +130,36 @@ def _source_loader(
     async def make_source(name: str, fetched: Awaitable[FoundRecording]) -> ReplaySource | None:
         found = await fetched
         own = options_as_requested(options, found.replay_options) if found.is_replay else options
+        source: ReplaySource | None
         if auto_sessions and (not found.is_replay or found.records_misses):
             source = auto_sessions.begin_session(name, found, own)
-        elif found.bundle is None:
-            return None
         else:
-            source = ReplaySource(replay=name, bundle=found.bundle, options=own, recording=found.recording)
-            if not found.is_edited:
+            source = _plain_source(name, found, options)
+            if source is None or not found.is_edited:
                 return source
         return await asyncio.to_thread(
             source_as_requested, source, found.replay_options, own, profiles, redactor.redact_text
         )
 
     return load
+
+
+def _likely_source(preloaded: "PreloadedRecordings", options: ReplayOptions) -> Callable[[str], ReplaySource | None]:
+    """Return what says which recording was loaded ahead under a name."""
+
+    def find(name: str) -> ReplaySource | None:
+        found = preloaded.loaded(name)
+        return None if found is None or found.is_edited else _plain_source(name, found, options)
+
+    return find
+
+
+def _plain_source(name: str, found: FoundRecording, options: ReplayOptions) -> ReplaySource | None:
+    """Return what answers requests of a name without edits; None if there is no recording."""
+    if found.bundle is None:
+        return None
+    own = options_as_requested(options, found.replay_options) if found.is_replay else options
+    return ReplaySource(replay=name, bundle=found.bundle, options=own, recording=found.recording)
 
 
 def _session_options(config: WorkerConfig, engine_config: EngineConfig) -> ReplayOptions:

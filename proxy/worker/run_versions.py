@@ -3,10 +3,10 @@
 import asyncio
 import socket
 from collections import deque
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Generator, Sequence
 from functools import partial
 from pathlib import Path
-from typing import Final, Protocol
+from typing import Any, Final, NamedTuple, Protocol
 
 import msgspec
 
@@ -29,6 +29,9 @@ class VersionReader(Protocol):
 
     def read(self, full_names: Sequence[str]) -> Awaitable[tuple[RunVersion, ...]]:
         """Return the versions of these runs as of this call, which asks for them, or later."""
+
+    def ask(self, full_names: Sequence[str]) -> Awaitable[tuple[RunVersion, ...]] | None:
+        """Ask for versions that will most likely be read soon, and return them as `read` does; None if to read them takes no time."""
 
     def read_all(self) -> Callable[[Sequence[str]], tuple[RunVersion, ...]] | None:
         """Return what says later which versions runs have now; None if only the versions of named runs can be read."""
@@ -54,6 +57,9 @@ class SharedVersions:
     async def read(self, full_names: Sequence[str]) -> tuple[RunVersion, ...]:
         versions = self._open()
         return versions.version(full_names) if versions else (None,) * len(full_names)
+
+    def ask(self, full_names: Sequence[str]) -> None:  # noqa: ARG002 - the protocol's signature
+        return None
 
     def read_all(self) -> Callable[[Sequence[str]], tuple[RunVersion, ...]] | None:
         versions = self._open()
@@ -97,7 +103,10 @@ class StoredVersions:
         if len(names) < len(full_names):
             return _unknown_versions(len(full_names))
         # Whoever reads the versions of more runs than one question may have does not wait for one of them.
-        return self._read_many(names) if len(names) > MOST_RUNS else self._read_versions(names, self._ask(names))
+        return self._read_many(names) if len(names) > MOST_RUNS else self._ask_versions(names)
+
+    def ask(self, full_names: Sequence[str]) -> Awaitable[tuple[RunVersion, ...]]:
+        return self.read(full_names)
 
     def read_all(self) -> None:
         return None
@@ -109,14 +118,11 @@ class StoredVersions:
         found: list[RunVersion] = []
         for begin in range(0, len(names), MOST_RUNS):
             some = names[begin : begin + MOST_RUNS]
-            found += await self._read_versions(some, self._ask(some))
+            found += await self._ask_versions(some)
         return tuple(found)
 
-    async def _read_versions(
-        self, names: Sequence[str], question: "asyncio.Future[VersionAnswer | None]"
-    ) -> tuple[RunVersion, ...]:
-        answer = await question
-        return tuple(answer.versions) if answer else (None,) * len(names)
+    def _ask_versions(self, names: Sequence[str]) -> "_AskedVersions":
+        return _AskedVersions(self._ask(names), len(names))
 
     def close(self) -> None:
         if self._socket is not None:
@@ -166,6 +172,17 @@ class StoredVersions:
             self._questions.popleft().end(answer)
         else:
             self.close()
+
+
+class _AskedVersions(NamedTuple):
+    """Versions that were asked for. Unlike a coroutine, it need not be awaited."""
+
+    answer: "asyncio.Future[VersionAnswer | None]"
+    size: int
+
+    def __await__(self) -> Generator[Any, None, tuple[RunVersion, ...]]:
+        answer = yield from self.answer
+        return tuple(answer.versions) if answer else (None,) * self.size
 
 
 async def _unknown_versions(count: int) -> tuple[RunVersion, ...]:

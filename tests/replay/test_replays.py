@@ -159,6 +159,54 @@ async def test_a_request_is_redacted_while_its_run_is_loaded(monkeypatch: pytest
     assert steps == ["begun to load", "redacted", "awaited"]
 
 
+@pytest.mark.parametrize("outcome", ["the same", "another", "none", "an error"])
+async def test_a_replay_is_made_while_it_is_asked_whether_its_recording_is_unchanged(outcome: str) -> None:
+    first = build_recording(bundle("run-1", "then"), PROFILES)
+    likely = ReplaySource(replay="run-1", bundle=bundle("run-1", "then"), recording=first)
+    steps: list[str] = []
+
+    async def load(name: str) -> ReplaySource | None:
+        steps.append("loaded")
+        if outcome == "an error":
+            raise OSError("the store server is gone")
+        sources = {"the same": likely, "another": ReplaySource(replay=name, bundle=bundle(name, "now"))}
+        return sources.get(outcome)
+
+    def begin(replay: str, report: dict[str, Json]) -> bool:
+        steps.append("begun")
+        return True
+
+    replays = await replays_of(load=load)
+    replays.likely_source = {"run-1": likely}.get
+    replays.may_begin, replays.forget_begin = begin, lambda _: steps.append("forgotten")
+    match outcome:
+        case "the same":
+            assert (await answer_request(replays, "run-1")).body == model_answer("then").body.data
+            assert steps == ["begun", "loaded"]
+            assert replays.report("run-1")["served"] == 1
+        case "another":
+            assert (await answer_request(replays, "run-1")).body == model_answer("now").body.data
+            assert steps == ["begun", "loaded", "forgotten", "begun"]
+        case "none":
+            assert reason(await answer_request(replays, "run-1")) == "unknown_run"
+            assert steps == ["begun", "loaded", "forgotten"]
+        case _:
+            with pytest.raises(OSError, match="store server is gone"):
+                await answer_request(replays, "run-1")
+            assert steps == ["begun", "loaded", "forgotten"]
+            assert not replays.has_begun("run-1")
+
+
+async def test_what_another_worker_had_begun_stays_interrupted_whatever_its_recording_is_now() -> None:
+    then = build_recording(bundle("run-1", "then"), PROFILES)
+    load, _ = store(bundle("run-1", "now"))
+    replays, forgotten = await replays_of(load=load), list[str]()
+    replays.likely_source = lambda name: ReplaySource(replay=name, bundle=bundle(name, "then"), recording=then)
+    replays.may_begin, replays.forget_begin = lambda _replay, _report: False, forgotten.append
+    assert reason(await answer_request(replays, "run-1")) == "interrupted"
+    assert forgotten == []
+
+
 async def test_a_client_that_leaves_while_its_run_is_loaded_takes_nobody_with_it() -> None:
     begun, go_on = asyncio.Event(), asyncio.Event()
 

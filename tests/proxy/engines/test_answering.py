@@ -57,6 +57,20 @@ async def test_a_name_that_does_not_resolve_is_answered(tmp_path: Path, http2: b
     assert (request.body.data, request.body.size, run, owner) == (b"asked", 5, "run-9", "local")
 
 
+@pytest.mark.parametrize("http2", [False, True])
+async def test_each_request_is_expected_before_it_is_answered(tmp_path: Path, http2: bool) -> None:
+    """What was found out for an earlier request may be out of date: the head of this one has to come first."""
+    answerer = ScriptedAnswerer(whole(b"1"), whole(b"2"), alpn=("h2", "http/1.1") if http2 else ("http/1.1",))
+    async with (
+        open_worker(tmp_path, answerer=answerer) as worker,
+        httpx.AsyncClient(timeout=60, proxy=worker.proxy("run-9"), verify=worker.tls, http2=http2) as client,
+    ):
+        for text in "12":
+            answerer.expected_runs.clear()  # such as by its tunnel
+            assert (await client.get("https://nowhere.invalid/x")).text == text
+            assert answerer.expected_runs[-1:] == ["run-9"]
+
+
 async def test_an_answerer_sees_the_request_without_what_is_ours(tmp_path: Path) -> None:
     answerer = ScriptedAnswerer(whole(b"hello"))
     async with open_worker(tmp_path, answerer=answerer) as worker:

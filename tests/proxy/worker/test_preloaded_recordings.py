@@ -195,6 +195,31 @@ async def test_a_run_that_is_expected_is_loaded_and_used_as_long_as_it_is_unchan
         assert (await house.api.get("/v1/runs/night")).is_success
 
 
+async def test_the_version_is_asked_for_when_the_head_of_a_request_has_come(
+    tmp_path: Path, database: Database, data: Path
+) -> None:
+    async with preloading(tmp_path, database, data) as (preloaded, _):
+        writer = BatchWriter(database, profile=PROFILES.digest)
+        assert await preloaded.load_newest()
+        preloaded.expect("night")
+        versions = preloaded.versions
+        assert isinstance(versions, StoredVersions)
+        assert len(versions._questions) == 1
+        await versions._questions[0].answer
+        found = await preloaded.fetch_or_take("night")
+        assert found.recording is not None
+        assert not versions._questions
+
+        assert await preloaded.load_newest()
+        preloaded.expect("night")
+        await versions._questions[0].answer  # the client of this request leaves
+        await writer.write_batch([tool_exchange(1, run="night")])
+        preloaded.expect("night")
+        found = await preloaded.fetch_or_take("night")
+        assert found.bundle is not None
+        assert len(found.bundle.entries) == 2, "it was written before the second request came"
+
+
 async def test_a_request_waits_for_a_run_that_is_being_loaded(tmp_path: Path, database: Database) -> None:
     async with preloading(tmp_path, database, follows=False) as (preloaded, _):
         fetch, fetched, go_on = preloaded.fetch, [], asyncio.Event()
