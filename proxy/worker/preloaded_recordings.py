@@ -139,7 +139,7 @@ class PreloadedRecordings:
             if excess > 0 and name != newest:
                 excess -= self._recordings.pop(name).size
 
-    def loaded(self, full_name: str) -> FoundRecording | None:
+    def loaded_recording(self, full_name: str) -> FoundRecording | None:
         """Return what was loaded under this name, though it may have changed since."""
         one = self._recordings.get(full_name)
         return None if one is None or self._is_replay(full_name) else one.found

@@ -148,7 +148,7 @@ def _likely_source(preloaded: "PreloadedRecordings", options: ReplayOptions) -> 
     """Return what says which recording was loaded ahead under a name."""
 
     def find(name: str) -> ReplaySource | None:
-        found = preloaded.loaded(name)
+        found = preloaded.loaded_recording(name)
         return None if found is None or found.is_edited else _plain_source(name, found, options)
 
     return find
