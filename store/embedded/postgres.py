@@ -408,7 +408,8 @@ def _start_failure(log: Path, begin: int) -> str:
     with log.open("rb") as file:
         file.seek(begin)
         lines = file.read().decode("utf-8", "replace").splitlines()
-    return _failure_reason("\n".join(line for line in lines if "is starting up" not in line)) or "it logged no reason"
+    lines = [line for line in lines if "is starting up" not in line and " LOG: " not in line]
+    return _failure_reason("\n".join(lines)) or "it ended without giving a reason, as a process does that is killed"
 
 
 def _failure_reason(output: str) -> str:

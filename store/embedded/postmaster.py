@@ -135,7 +135,7 @@ class Supervisor:
                 self.report_ready(ready_pipe)
                 pause = POLL_INTERVAL
                 self.watch(postmaster)
-            stop_postmaster(postmaster, how=STOP_NOW if self.is_removed else STOP_SIGNALS)
+            stop_postmaster(postmaster, how=self.stop_signals())
             if not self.has_reported:
                 return
             if not self.should_stop():
@@ -196,6 +196,14 @@ class Supervisor:
                 self.is_stopping = self.is_removed = True
         return self.is_stopping
 
+    def stop_signals(self) -> Sequence[signal.Signals]:
+        """The signals that stop the server.
+
+        While it recovers, there is nothing to write to disk. PostgreSQL 18 that is asked for a fast shutdown while it recovers from
+        the death of one of its processes never ends.
+        """
+        return STOP_NOW if self.is_removed or not self.job.is_ready() else STOP_SIGNALS
+
     def report_ready(self, ready_pipe: int) -> None:
         if not self.has_reported:
             self.has_reported = True
@@ -204,13 +212,14 @@ class Supervisor:
 
 
 def stop_with_parent(parent: int) -> Any:
-    """Return a function for the child that has the kernel stop it (fast shutdown) if its supervisor is killed."""
+    """Return a function for the child that has the kernel stop it at once if its supervisor is killed."""
     if sys.platform != "linux":
         return None
     prctl = ctypes.CDLL(None).prctl
 
     def set_death_signal() -> None:
-        prctl(PR_SET_PDEATHSIG, signal.SIGINT)
+        # Not a fast shutdown, which may never end (`Supervisor.stop_signals`).
+        prctl(PR_SET_PDEATHSIG, signal.SIGQUIT)
         if os.getppid() != parent:
             os._exit(1)
 

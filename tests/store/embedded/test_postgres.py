@@ -23,6 +23,7 @@ from store.embedded.postgres import (
     EmbeddedPostgresError,
     EmbeddedServer,
     _failure_reason,
+    _start_failure,
     ensure_server,
     find_bindir,
 )
@@ -102,7 +103,7 @@ def is_gone(pid: int) -> bool:
 
 def until(true: Callable[[], bool]) -> None:
     """Wait until other processes have met a condition."""
-    deadline = time.monotonic() + 60
+    deadline = time.monotonic() + 45
     while not true():
         assert time.monotonic() < deadline
         time.sleep(0.02)
@@ -207,6 +208,38 @@ def test_killing_both_leaves_nothing_that_stops_the_next_one(base_with_server: P
         until(lambda: is_gone(pid))
     with ensure_server(base_with_server, CARELESS) as server:
         assert ask(server, "SELECT 1") == 1
+
+
+@pytest.mark.parametrize("end", ["close", "kill"])
+def test_a_server_that_recovers_from_the_death_of_a_backend_stops(base_with_server: Path, end: str) -> None:
+    # Files that have to be synced and a log that has to be replayed: so recovery takes longer than the supervisor needs to notice.
+    with ensure_server(base_with_server, {"shared_buffers": "16MB"}) as server:
+        pid, supervisor = postmaster(base_with_server), parent(postmaster(base_with_server))
+
+        async def lose_backend() -> None:
+            connection = await asyncpg.connect(server.dsn)
+            await connection.execute("CREATE TABLE kept AS SELECT generate_series(1, 400000)")
+            os.kill(connection.get_server_pid(), signal.SIGKILL)
+            with contextlib.suppress(asyncpg.PostgresConnectionError, OSError):
+                await connection.execute("SELECT 1")
+
+        asyncio.run(lose_backend())
+        until(lambda: "reinitializing" in (base_with_server / "postgres.log").read_text())
+        if end == "kill":
+            os.kill(supervisor, signal.SIGKILL)
+        else:
+            server.close()
+        until(lambda: is_gone(pid))
+    with ensure_server(base_with_server, CARELESS) as server:
+        assert ask(server, "SELECT 1") == 1
+
+
+def test_a_start_that_is_killed_gives_no_log_line_as_its_reason(tmp_path: Path) -> None:
+    log = tmp_path / "postgres.log"
+    log.write_text(
+        "2026-11-27 02:23:40.006 UTC [8276] LOG:  database system was interrupted; last known up at 02:21:26\n"
+    )
+    assert "LOG" not in _start_failure(log, 0)
 
 
 def test_closing_twice_is_closing_once(base_with_server: Path) -> None:
