@@ -8,11 +8,12 @@ import asyncio
 import logging
 import time
 from collections.abc import AsyncIterator, Callable, Sequence
+from contextlib import asynccontextmanager
 from typing import Protocol
 
 import asyncpg
 
-from store.database.connection import Database, DatabaseError
+from store.database.connection import Database, DatabaseError, translate_errors
 from store.feed.feed import DELETED, PROJECTS, FeedPosition, FeedRow, last_position, read_feed
 from store.feed.signal import FeedSignal
 
@@ -174,12 +175,32 @@ class ConsumerRunner:
         return position
 
     async def _rebuild(self, project: str) -> None:
-        async with self._database.connection() as connection:
-            begin = await last_position(connection)
-        async for _ in self._consumer.rebuild(project):
-            await asyncio.sleep(0)
-        async with self._database.connection() as connection, connection.transaction():
-            await _store_position(connection, project, self._consumer.name, begin)
+        async with self._hold_rebuild(project):
+            async with self._database.connection() as connection, connection.transaction():
+                if await self._load_position(connection, project) is not None:
+                    return  # another store server has just made it
+                begin = await last_position(connection)
+            async for _ in self._consumer.rebuild(project):
+                await asyncio.sleep(0)
+            async with self._database.connection() as connection, connection.transaction():
+                await _store_position(connection, project, self._consumer.name, begin)
+
+    @asynccontextmanager
+    async def _hold_rebuild(self, project: str) -> AsyncIterator[None]:
+        """Wait until no other store server rebuilds this result: one would delete what the other has made.
+
+        On a connection of its own, which the pool's users do not lack meanwhile. The lock ends with it.
+        """
+        with translate_errors():
+            connection = await self._database.connect_alone()
+        try:
+            with translate_errors():
+                while not await connection.fetchval(TRY_REBUILD_LOCK, f"{project}/{self._consumer.name}"):  # noqa: ASYNC110 - other processes
+                    # Waiting in the database would hold a snapshot, and nothing could be vacuumed.
+                    await asyncio.sleep(RETRY_PAUSE)
+            yield
+        finally:
+            connection.terminate()
 
 
 def pause_after(elapsed: float, *, is_storing: bool) -> float:
@@ -197,6 +218,8 @@ async def _store_position(connection: asyncpg.Connection, project: str, name: st
 LOCK_POSITION = """
 SELECT pg_advisory_xact_lock(hashtextextended($1, 20261123)), set_config('synchronous_commit', 'off', true)
 """
+
+TRY_REBUILD_LOCK = "SELECT pg_try_advisory_lock(hashtextextended($1, 20261127))"
 
 POSITIONS = "SELECT consumer, transaction, feed_row FROM feed_positions WHERE project = $1 AND consumer IN ($2, $3)"
 

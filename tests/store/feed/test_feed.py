@@ -119,6 +119,33 @@ async def test_a_consumer_processes_each_entry_once_and_rebuilds_when_entries_ar
     assert not await again.process_new()
 
 
+class SlowNames(Names):
+    """A consumer that takes some transactions to rebuild."""
+
+    def __init__(self, database: Database) -> None:
+        super().__init__()
+        self.database = database
+
+    async def rebuild(self, project: str) -> AsyncIterator[None]:
+        self.rebuilds += 1
+        for _ in range(20):
+            async with self.database.connection() as connection:
+                await connection.execute("SELECT pg_sleep(0.01)")
+            yield
+
+
+async def test_one_store_server_at_a_time_rebuilds_a_result(database: Database, database_url: str) -> None:
+    await Runs(database).put("night", 1)
+    other = Database(database_url)
+    await other.connect()
+    both = [SlowNames(database), SlowNames(other)]
+    runners = [ConsumerRunner(names.database, names, FeedSignal()) for names in both]
+    await asyncio.gather(*(runner.process_new() for runner in runners))
+    assert [names.rebuilds for names in both] in ([1, 0], [0, 1])
+    assert not any([await runner.process_new() for runner in runners])
+    await other.close()
+
+
 class StoredMeanwhile(Names):
     """A consumer during whose batches more is stored."""
 
