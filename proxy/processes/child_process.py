@@ -6,6 +6,7 @@ Its stdin stays open while it runs, so that it ends when its parent is killed.
 import asyncio
 import json
 import os
+import signal
 import sys
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from pathlib import Path
@@ -114,12 +115,8 @@ class ChildProcess:
         assert process is not None
         message = _parse_message(line)
         if "ready" not in message:
-            await process.wait()
-            raise ChildFailure(
-                message.get("failed")
-                or f"{module} ended before it was ready{_last_log_line(log, begin)} (more in {log})",
-                message,
-            )
+            status = await process.wait()
+            raise ChildFailure(message.get("failed") or f"{module} {_end(status, log, begin)} (more in {log})", message)
         return cls(log, process, message)
 
     async def messages(self) -> AsyncIterator[Mapping[str, Any]]:
@@ -181,6 +178,13 @@ async def _start_module(module: str, stderr: IO[bytes], pass_fds: Sequence[int])
         pass_fds=pass_fds,
         env=os.environ | {"PYTHONSAFEPATH": "1"},
     )
+
+
+def _end(status: int, log: Path, begin: int) -> str:
+    """How a process ended that was not ready yet, by its exit status or what it logged."""
+    if status == -signal.SIGKILL:
+        return "was killed (SIGKILL) before it was ready, as the kernel does when memory is short"
+    return f"ended before it was ready{_last_log_line(log, begin)}"
 
 
 def _last_log_line(log: Path, begin: int) -> str:

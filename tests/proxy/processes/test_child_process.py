@@ -1,0 +1,38 @@
+"""A child process that ends before it is ready is reported with the reason."""
+
+import os
+import signal
+import sys
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+
+from proxy.processes import child_process
+from proxy.processes.child_process import ChildFailure, ChildProcess
+
+
+class Nothing(msgspec.Struct):
+    """A configuration."""
+
+
+async def test_a_process_that_is_killed_before_it_is_ready_is_reported_as_killed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    start = child_process._start_module
+
+    async def start_and_kill(*arguments: Any) -> Any:
+        process = await start(*arguments)
+        os.kill(process.pid, signal.SIGKILL)
+        return process
+
+    monkeypatch.setattr(child_process, "_start_module", start_and_kill)
+    with pytest.raises(ChildFailure, match=r"proxy\.worker\.process was killed \(SIGKILL\) before it was ready"):
+        await ChildProcess.start("proxy.worker.process", Nothing(), log=tmp_path / "worker.log")
+
+
+async def test_a_process_that_fails_is_reported_with_what_it_logged_last(tmp_path: Path) -> None:
+    with pytest.raises(ChildFailure, match=r"ended before it was ready: .*No module named"):
+        await ChildProcess.start("proxy.no_such_module", Nothing(), log=tmp_path / "none.log")
+    assert sys.executable in (tmp_path / "none.log").read_text()
