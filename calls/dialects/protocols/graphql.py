@@ -1,4 +1,8 @@
-"""GraphQL over HTTP at any host, including Weaviate's searches: operation, variables, data or errors."""
+"""GraphQL over HTTP or a WebSocket at any host, including Weaviate's searches: operation, variables, data or errors.
+
+Over a WebSocket there are two protocols, each named in the opening: `graphql-transport-ws` of the package graphql-ws, and
+the older `graphql-ws` of subscriptions-transport-ws, which AppSync uses too.
+"""
 
 import re
 from collections.abc import Mapping, Sequence
@@ -8,14 +12,21 @@ from calls.codec.lenient_json import as_array, as_object
 from calls.dialects.dialect import AnswerSummary, Assembly, Claim, Dialect
 from calls.dialects.parts.assembly import AccumulatorAssembly
 from calls.dialects.parts.pieces import parse_payload
+from calls.framing import sse, websocket
 from calls.model import AnswerState, Headers, Json
+from calls.websocket_messages import is_websocket_request
 
 _PATH: Final = re.compile(r"(.*/)?graphql/?")
 _WEAVIATE: Final = "/v1/graphql"
+_PROTOCOL: Final = "sec-websocket-protocol"
+_SOCKET: Final = re.compile(r"(.*,)?\s*graphql-(transport-)?ws\s*(,.*)?")
 
 
-def claim(method: str, _host: str, path: str, _headers: Headers) -> Claim | None:
-    """Claim `…/graphql` at any host. The host determines the kind; Weaviate is recognised by its path."""
+def claim(method: str, _host: str, path: str, headers: Headers) -> Claim | None:
+    """Claim `…/graphql` at any host, and a WebSocket of GraphQL at any path. The host determines the kind; Weaviate is
+    recognised by its path."""
+    if any(name == _PROTOCOL and _SOCKET.fullmatch(value) for name, value in headers):
+        return Claim(operation="subscriptions", kind=None) if is_websocket_request(method, headers) else None
     if method != "POST" or _PATH.fullmatch(path) is None:
         return None
     return Claim(operation="graphql", kind="retrieval" if path == _WEAVIATE else None)
@@ -29,8 +40,10 @@ def summarize_answer(answer: Json) -> AnswerSummary:
 
 
 def assemble(content_type: str) -> Assembly:
-    """Make an assembly for a result, or for the results of a subscription or of a deferred query."""
-    return AccumulatorAssembly(content_type, GraphqlStream())
+    """Make an assembly for a result, or for the results of subscriptions or of a deferred query."""
+    if content_type == websocket.MEDIA:
+        return AccumulatorAssembly(content_type, GraphqlSocket(), (websocket,))
+    return AccumulatorAssembly(content_type, GraphqlStream(), (sse,))
 
 
 class GraphqlStream:
@@ -58,6 +71,30 @@ class GraphqlStream:
         return self._has_ended or None
 
 
+class GraphqlSocket:
+    """The results of all operations over one WebSocket, in the order in which they came."""
+
+    is_complete: Final = None
+
+    def __init__(self) -> None:
+        self._results: list[Json] = []
+
+    def add_message(self, _event: str, data: str) -> None:
+        """Add one message: `next`, `data` in the older protocol, has a result, and `error` the errors of an operation."""
+        message = parse_payload(data)
+        payload = message.get("payload")
+        match message.get("type"):
+            case "next" | "data" if payload:
+                self._results.append(payload)
+            case "error" | "connection_error":
+                self._results.append({"errors": payload if isinstance(payload, list) else [payload]})
+
+    @property
+    def answer(self) -> Json:
+        """The results so far."""
+        return list(self._results)
+
+
 def _answer_state(answer: Json) -> AnswerState | None:
     """Whether the operation failed, or only some fields of it: then others have a value.
 
@@ -79,6 +116,7 @@ def _search_result(one: Mapping[str, Json]) -> Json:
 DIALECT: Final = Dialect(
     name="graphql",
     claim=claim,
+    headers=("upgrade", _PROTOCOL),
     precedence=6,  # claims a path that any host may have
     assemble=assemble,
     summarize_answer=summarize_answer,

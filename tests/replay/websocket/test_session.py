@@ -5,6 +5,7 @@ from importlib import import_module
 from typing import Any
 
 import pytest
+from msgspec import structs
 
 from calls.codec.json import dumps
 from calls.model import Exchange, Json, Request
@@ -254,6 +255,49 @@ async def test_a_client_that_leaves_before_it_has_said_all_makes_no_right_replay
     client.say("a")
     client.dialogue.note_client_left()
     assert counts(session) == (0, 1, 0, 0, "diverged")
+
+
+def subscription(number: int, name: str, protocol: str = "graphql-transport-ws") -> tuple[Exchange, list[Json]]:
+    """A WebSocket of GraphQL with one operation of this name, and the messages of the client."""
+    said: list[Json] = [
+        {"type": "connection_init", "payload": {"authToken": f"of {name}"}},
+        {"id": name, "type": "subscribe", "payload": {"query": "subscription { tick }", "variables": {"n": 2}}},
+    ]
+    tick = {"id": name, "type": "next", "payload": {"data": {"tick": 1}}}
+    acknowledged = {"type": "connection_ack"}
+    exchange = one(number, ("request", said[0]), ("response", acknowledged), ("request", said[1]), ("response", tick))
+    opening = (*exchange.request.headers, ("Sec-WebSocket-Protocol", protocol))
+    return structs.replace(exchange, request=structs.replace(exchange.request, headers=opening)), said
+
+
+@pytest.mark.parametrize("protocol", ["graphql-transport-ws", "chat, graphql-ws"])
+async def test_an_operation_of_graphql_may_be_called_otherwise(protocol: str) -> None:
+    recorded, _ = subscription(1, "recorded", protocol)
+    session = session_of(recorded)
+    opening = Request(method="GET", url=ECHO, headers=(*ASKED, ("sec-websocket-protocol", protocol)))
+    answer = await session.answer(opening)
+    assert answer is not None
+    client, (init, subscribe) = Client(answer), subscription(1, "now")[1]
+    assert client.send(init) == [{"type": "connection_ack"}]
+    assert client.send({"type": "ping"}) == []
+    assert client.send(subscribe) == [{"id": "now", "type": "next", "payload": {"data": {"tick": 1}}}]
+    assert counts(session) == (1, 0, 0, 0, "right")
+
+
+async def test_another_question_of_graphql_is_a_miss() -> None:
+    recorded, _ = subscription(1, "recorded")
+    session = session_of(recorded)
+    answer = await session.answer(
+        Request(method="GET", url=ECHO, headers=(*ASKED, ("sec-websocket-protocol", "graphql-transport-ws")))
+    )
+    assert answer is not None
+    client, said = Client(answer), subscription(1, "now")[1]
+    client.send(said[0])
+    client.send(
+        {"id": "now", "type": "subscribe", "payload": {"query": "subscription { tick }", "variables": {"n": 3}}}
+    )
+    first: Any = session.report()["first_divergence"]
+    assert [place["pointer"] for place in first["nearest"]["differences"]] == ["/payload/variables/n"]
 
 
 async def test_what_is_no_websocket_after_a_101_cannot_be_answered() -> None:
