@@ -332,6 +332,35 @@ class HeldBody:
         return []
 
 
+class DeferredBody:
+    """Collects a whole body that another redactor redacts when it ends, so that it can do so on a thread."""
+
+    is_heavy = True
+    is_reencoded = False
+    withheld_reason: str | None = None
+
+    def __init__(self, behind: BodyRedactor) -> None:
+        self._behind = behind
+        self._held: list[tuple[int, bytes]] = []
+
+    def try_pass(self, data: bytes) -> bool:  # noqa: ARG002 - undecided until its end
+        return False
+
+    def feed(self, data: bytes, at: int) -> list[Piece]:
+        self._held.append((at, data))
+        return []
+
+    def feed_together(self, pieces: Sequence[tuple[int, bytes]]) -> list[Piece]:
+        self._held += pieces
+        return []
+
+    def finish(self) -> list[Piece]:
+        return [*(piece for at, data in self._held for piece in self._behind.feed(data, at)), *self._behind.finish()]
+
+    def finish_within(self, limit: int) -> list[Piece] | None:
+        return self.finish() if sum(len(data) for _, data in self._held) <= limit else None
+
+
 def _decode_pieces(names: tuple[str, ...], pieces: Iterable[bytes], last: bytes = b"") -> Iterator[bytes]:
     """Decode the pieces, then the last one byte by byte, up to the damage."""
     decoder = ContentDecoder(names)

@@ -17,7 +17,7 @@ import msgspec
 
 from calls.events import Data, ExchangeClosed, MessageEnded, Record, RequestStarted, ResponseStarted, Side
 from calls.model import ChunkKind, Headers, Outcome
-from calls.redaction.body import BodyRedactor, Piece
+from calls.redaction.body import BodyRedactor, DeferredBody, Piece
 from calls.redaction.redactor import RedactedHead, Redactor
 from calls.redaction.streams.streamed_body import StreamedBody, join_pieces
 from calls.redaction.streams.streamed_messages import RedactedMessage, StreamedMessages
@@ -28,8 +28,8 @@ from store.spool import SpoolError
 type Policy = Literal["gap", "refuse"]
 """What happens to a request that cannot be recorded: `gap` forwards it and records a gap, `refuse` refuses it."""
 
-REDACT_INLINE_BYTES: Final = 256 << 10
-"""Maximum decompressed size of a held body that is redacted without a thread, which would cost more than it saves."""
+REDACT_INLINE_BYTES: Final = 32 << 10
+"""Maximum decompressed size of a whole body with a secret that is redacted without a thread: others wait up to 10 µs for each byte."""
 BEHIND_BYTES: Final = 1 << 20
 """Bytes waiting to be written above which fast senders should wait."""
 SWITCHING_PROTOCOLS: Final = 101
@@ -204,7 +204,7 @@ class Recording:
         if self._request_pieces is not None and side == "request":
             if not trailers and self._write_whole_request(self._request_pieces, at):
                 return
-            self.flush_request()
+            self.flush_request(is_whole=True)
         message = self._request if side == "request" else self._response
         if message is None or message.has_ended or self._is_closed:
             return
@@ -264,6 +264,8 @@ class Recording:
         """Record a complete response and, with `completes_exchange`, the end of the exchange."""
         if not (completes_exchange and self._write_whole_response(at, status, reason, http_version, headers, body)):
             self.record_response_head(at, status, reason, http_version, headers)
+            if (message := self._response) and not message.body.is_heavy and self._is_better_deferred(len(body)):
+                message.body = DeferredBody(message.body)
             if body:
                 self.record_data("response", body, at)
             self.record_end("response", at)
@@ -347,17 +349,27 @@ class Recording:
         recorder.counts["exchanges/completed"] += 1
         return True
 
-    def flush_request(self) -> None:
-        """Write the events of the request that were held back, and later ones as they come."""
+    def flush_request(self, *, is_whole: bool = False) -> None:
+        """Write the events of the request that were held back, and later ones as they come. `is_whole`: there are none."""
         gathered, self._request_pieces = self._request_pieces, None
         if gathered is not None:
-            self._request = _Message("request", self._head.new_body_redactor())
+            body = self._head.new_body_redactor()
+            if is_whole and not body.is_heavy and self._is_better_deferred(sum(len(data) for _, data in gathered)):
+                body = DeferredBody(body)
+            self._request = _Message("request", body)
             self._enqueue(self._started)
             self._first_number = self._last_number
             for at, data in gathered:
                 self.record_data("request", data, at)
 
     # -- bodies
+
+    def _is_better_deferred(self, size: int) -> bool:
+        """Return whether a whole body of this size with a secret is redacted on the thread, where there is memory for it."""
+        if not REDACT_INLINE_BYTES < size <= self._recorder.body_limit or not self._recorder.reserve_memory(size):
+            return False
+        self._recorder.release_memory(size)
+        return True
 
     def _reserve(self, message: _Message, size: int) -> bool:
         """Reserve memory for a piece that has to be held."""

@@ -222,6 +222,39 @@ def test_what_resembles_a_key_in_the_midst_of_base64_stays(chance: bytes, cut: i
     assert b"".join(redact_pieces([text[:cut], text[cut:]])) == text
 
 
+@pytest.mark.parametrize(
+    "opening", [b'{"secrets": {"a": 1, "b": ', b'{"api_key": ["v1", ', b'{"auth": {"type": "x", "c": ']
+)
+def test_lists_of_secrets_within_one_another_are_searched_to_the_innermost(opening: bytes) -> None:
+    """Each may begin beyond the part that the list around it is searched for."""
+    filler = b'"n": "' + b"plain " * 20 + b'", "o": '
+    levels = [opening + filler + b'["k3y-%08d"], "p": ' % (7 * n) for n in range(300)]
+    data = b"".join([level.replace(b'"c": "n"', b'"n"') for level in levels])
+    assert len(data) > 6 * MAX_BLOCK
+    new = redact_body(data)
+
+    assert re.findall(rb"k3y-\d+", new) == []
+    rnd = random.Random(1)
+    cuts = sorted(rnd.randrange(len(data)) for _ in range(40))
+    parts = [data[a:b] for a, b in zip([0, *cuts], [*cuts, len(data)], strict=True)]
+    assert b"".join(redact_pieces(parts)) == new
+
+
+def test_a_large_body_is_redacted_as_in_pieces() -> None:
+    rnd = random.Random(2)
+    units = [
+        b'{"api_key": ["abc12345678d", {"x": "y"}]}, ',
+        b"Bearer a1b2c3d4e5f6g7 ",
+        b"token=",
+        TOKENS[0].encode(),
+        b" ",
+    ]
+    data = b"".join(rnd.choices(units, k=20_000))
+    parts = [data[at : at + 7_001] for at in range(0, len(data), 7_001)]
+
+    assert b"".join(redact_pieces(parts)) == redact_body(data)
+
+
 @pytest.mark.parametrize("chance", [b"/AIza", b"+1//0", b"/AKIAIOSFODNN7EXAMPLE/"])
 def test_so_does_what_resembles_one_in_an_image(chance: bytes) -> None:
     image = BLOB.replace(b"-", b"+").replace(b"_", b"/")
@@ -257,6 +290,12 @@ def test_bytes_without_meaning_are_left_alone(data: bytes) -> None:
         b"pa-A-",
         b'{"api_key": "abcdefgh12345678"}, ',
         f"{TOKENS[0]} ".encode(),
+        b"token=",
+        b"&cookie=",
+        b'"api_key":["',
+        b'"secrets": {',
+        b"password:\n- ",
+        b"api_key) values ('",
     ],
 )
 def test_hostile_bodies_do_not_take_quadratic_time(unit: bytes) -> None:

@@ -135,6 +135,38 @@ async def test_a_response_waits_in_line_behind_a_request_that_is_still_worked_on
     assert exchange.response.body.data == b"[1, 2]\n"
 
 
+async def test_a_large_body_with_a_secret_is_redacted_on_a_thread(directory: Path) -> None:
+    body = b'{"text": "' + b"plain " * (REDACT_INLINE_BYTES // 6) + SECRET + b'"}'
+    with desk(directory) as at:
+        one = at.begin(headers=JSON, buffers_request=True)
+        one.record_data("request", body[:1000], 1)
+        one.record_data("request", body[1000:], 2)
+        one.record_end("request", 3)
+        assert not one.is_recorded_now()
+        assert at.spool.appended_count == 1, "all but the head waits for the thread"
+        assert await one.wait_until_recorded()
+        one.record_response(5, 200, "OK", "HTTP/1.1", JSON, body, completes_exchange=True)
+        assert not one.is_recorded_now()
+        assert await one.wait_until_recorded()
+    (exchange,) = at.exchanges().values()
+    assert exchange.response is not None
+    for message in (exchange.request, exchange.response):
+        assert SECRET not in message.body.data
+        assert (len(message.body.data), message.body.size, message.body.truncated) == (len(body), len(body), False)
+    assert len(exchange.request.body.chunks) == 2
+
+
+async def test_a_large_body_for_which_there_is_no_memory_is_redacted_at_once(directory: Path) -> None:
+    body = SECRET + b"plain " * (REDACT_INLINE_BYTES // 6)
+    with desk(directory, held_limit=1000) as at:
+        told_whole(at.begin(headers=JSON, buffers_request=True), body, body, JSON)
+    (exchange,) = at.exchanges().values()
+    assert exchange.response is not None
+    for message in (exchange.request, exchange.response):
+        assert SECRET not in message.body.data
+        assert (len(message.body.data), message.body.truncated) == (len(body), False)
+
+
 async def test_a_spool_in_trouble_is_told_the_parts(directory: Path) -> None:
     with desk(directory) as at:
         one = at.begin(run="cut", buffers_request=True)

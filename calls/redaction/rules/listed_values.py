@@ -63,15 +63,16 @@ def _cookie_values(data: bytes, start: int, stop: int) -> Iterator[tuple[int, in
 
 def _strings(data: bytes, start: int, stop: int) -> Iterator[tuple[int, int, bool]]:
     """Yield the span of every string between two offsets, and whether it is the name of a member."""
-    at = data.find(b'"', start, stop)
+    data = data[:stop]
+    at = data.find(b'"', start)
     while at >= 0:
         low = at + 1
-        high = quoted_end(data[:stop], low)(data[:stop], low)
-        closing = data.find(b'"', high, stop)
+        high = quoted_end(data, low)(data, low)
+        closing = data.find(b'"', high)
         if closing < 0:
             return
-        yield low, high, _COLON.match(data, closing + 1, stop) is not None
-        at = data.find(b'"', closing + 1, stop)
+        yield low, high, _COLON.match(data, closing + 1) is not None
+        at = data.find(b'"', closing + 1)
 
 
 _COLON = re.compile(rb"\s*:")

@@ -20,6 +20,9 @@ from calls.redaction.scanning.scanner import CHANGEABLE, CONTEXT, MAX_BLOCK, Edi
 MAX_DEPTH: Final = 3
 """The depth to which base64 inside base64 is searched."""
 
+_MAX_FEED: Final = 64 << 10
+"""The number of bytes that are searched at once: each secret may copy them."""
+
 _escape_beginning = re.compile(rb"(?:\\{1,8}(?:u(?:0(?:0[2-7]?)?)?)?|%[2-7]?)\Z").search
 _LONGEST_ESCAPE = 13
 _PERCENT: Final = 0x25
@@ -161,6 +164,14 @@ class LayeredScanner:
             return ()
         else:
             data, self._held = self._held + data, b""
+        edits: list[Edit] = []
+        while len(data) > _MAX_FEED:
+            edits += self._search(data[:_MAX_FEED], last=False)
+            data = data[_MAX_FEED:]
+        edits += self._search(data, last=last)
+        return edits
+
+    def _search(self, data: bytes, *, last: bool) -> list[Edit]:
         view = self._unescape(self._rest + data, last=last)
         self._view += view
         found = self._base64.feed(view, last=last) if self._base64 else []
