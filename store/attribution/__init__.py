@@ -5,6 +5,7 @@ arrives in the run of its connection's owner, and is moved here, by a batch at a
 
 run_assignment      assign exchanges to runs, in the documented order
 grouping            apply all of the following to a batch
+shared_traces       find the traces that at least two calls share
 correlation_ids     ids that connect an exchange to others
 run_chains          join exchanges whose requests refer to ids of earlier answers
 tool_attribution    attribute tool calls to the model call that requested them

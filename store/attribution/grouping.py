@@ -26,6 +26,13 @@ from store.attribution.run_assignment import (
     return_to_owner,
 )
 from store.attribution.run_chains import Chains, chain_link
+from store.attribution.shared_traces import (
+    FETCH_LONE_TRACES,
+    TracedExchange,
+    find_shared_traces,
+    stored_exchange,
+    traced_exchange,
+)
 from store.attribution.tool_attribution import (
     RecentRequests,
     RelatedExchanges,
@@ -91,25 +98,23 @@ class RunGrouping:
     # -- by trace
 
     async def _group_by_trace(self, batch: Sequence[DerivedExchange]) -> list[DerivedExchange]:
-        traces = {one.exchange.id: trace for one in batch if (trace := assignable_trace(one.exchange))}
-        if not traces:
+        fresh = [traced_exchange(one, trace) for one in batch if (trace := assignable_trace(one.exchange))]
+        if not fresh:
             return list(batch)
+        traces = {one.id: one.trace for one in fresh}
         lone, with_run = await self._fetch_traces(traces.values())
-        exchanges: dict[str, set[str]] = {}
-        for name, trace in (*traces.items(), *lone.items()):
-            exchanges.setdefault(trace, set()).add(name)
-        shared = with_run | {trace for trace, names in exchanges.items() if len(names) > 1}
+        shared = with_run | find_shared_traces([*lone, *fresh])
         moved = [_assign_to_trace(one) if traces.get(one.exchange.id) in shared else one for one in batch]
-        earlier = [name for name, trace in lone.items() if trace in shared and name not in traces]
+        earlier = [one.id for one in lone if one.trace in shared and one.id not in traces]
         return moved + [_assign_to_trace(self._derive(one)) for one in await self._read_exchanges(earlier)]
 
-    async def _fetch_traces(self, traces: Iterable[str]) -> tuple[dict[str, str], set[str]]:
-        """The traces of stored exchanges that are not grouped yet, by exchange, and the traces that have a run."""
+    async def _fetch_traces(self, traces: Iterable[str]) -> tuple[list[TracedExchange], set[str]]:
+        """The stored exchanges of these traces that are not grouped yet, and the traces that have a run."""
         names = sorted(set(traces))
         async with self._database.connection() as connection:
             lone = await connection.fetch(FETCH_LONE_TRACES, self._project, names)
             with_run = await connection.fetch(FETCH_TRACE_RUNS, self._project, names)
-        return {str(row["id"]): row["trace"] for row in lone}, {row["trace"] for row in with_run}
+        return [stored_exchange(row) for row in lone], {row["trace"] for row in with_run}
 
     # -- by the ids that their requests refer to
 
@@ -272,8 +277,6 @@ def _replace_exchange(derived: DerivedExchange, exchange: Exchange) -> DerivedEx
 def _refuse_to_derive() -> Any:
     raise AssertionError("calls must not be derived here, only exchanges read")
 
-
-FETCH_LONE_TRACES = "SELECT id, trace FROM exchanges WHERE project = $1 AND trace = ANY ($2::text[])"
 
 FETCH_TRACE_RUNS = """
 SELECT trace FROM unnest($2::text[]) AS candidate (trace)

@@ -3,7 +3,7 @@
 A worker assigns the run when a request begins, from its head. If the head names none, the exchange arrives in the run of its
 connection's owner. The store server, which has all of the exchange, moves it to the run that its body names, else to the run
 of the call whose ids its request refers to or of the model that requested it, else to the run of its trace once a second
-exchange has the same trace (in 111 of 111 recordings with several traces, each call had a trace of its own: wire report, D).
+call has the same trace (in 111 of 111 recordings with several traces, each call had a trace of its own: wire report, D).
 All evidence is added to `run_evidence` with its source. Assigning a run again changes nothing.
 """
 

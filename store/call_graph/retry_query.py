@@ -116,7 +116,7 @@ async def load_retry_groups(connection: AsyncConnection, project: str, runs: Ite
     found = [
         call
         for _, run in itertools.groupby(rows, _run_of)
-        for call in group_retries(_attempt(row, ends[row["id"]]) for row in run if row["id"] in ends)
+        for call in group_retries(make_attempt(row, ends[row["id"]]) for row in run if row["id"] in ends)
     ]
     return RetryGroups(
         [call for call in found if len(call.parts) > 1],
@@ -134,7 +134,8 @@ def _run_of(row: RowMapping) -> str:
     return run
 
 
-def _attempt(row: RowMapping, duration: int | None) -> Attempt:
+def make_attempt(row: RowMapping, duration: int | None) -> Attempt:
+    """Return the attempt that a row is, with how long it took, if it came to its end."""
     return Attempt(
         id=str(row["id"]),
         key=digest_text(row["key"]),

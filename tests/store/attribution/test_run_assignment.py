@@ -16,6 +16,7 @@ from calls.exchange_builder import exchange_events
 from calls.model import Exchange
 from store.attribution.grouping import RunGrouping
 from store.attribution.run_assignment import assign_run, assign_to_trace, assignable_trace
+from store.attribution.shared_traces import MAX_ATTEMPTS
 from store.bundle.bundle import read_bundle
 from store.database.connection import Database
 from store.ingest.batch_writer import BatchWriter, DerivedExchange
@@ -24,7 +25,7 @@ from store.query.filters import Filters
 from store.query.runs import Runs
 from store.spool import Spool
 from tests.store.house import PROFILES, import_bundle, open_house
-from tests.store.samples import NOON, SECOND, exchange, prose
+from tests.store.samples import NOON, SECOND, exchange, prose, uuid7
 
 OWNER = "18f3a2-10.0.0.7"
 TRACE = "4bf92f3577b34da6a3ce929d0e0e4736"
@@ -133,6 +134,56 @@ async def test_a_trace_that_one_exchange_has_names_no_run(database: Database) ->
     one, other = traced_exchange(1), traced_exchange(2, OTHER)
     await put(database, one, other)
     assert await exchanges_by_run(database) == {OWNER: [one.id, other.id]}
+
+
+def attempt(number: int, status: int, *, of: int = 1, url: str = CHAT) -> Exchange:
+    """A try of a request, all of whose tries have one trace."""
+    started = NOON + number * SECOND
+    made = replace(traced_exchange(of), id=uuid7(started, number), started_at=started)
+    assert made.response is not None
+    request = replace(made.request, url=url)
+    return replace(made, request=request, response=replace(made.response, status=status))
+
+
+@pytest.mark.parametrize(
+    "statuses",
+    [pytest.param((503, 503, 200), id="attempts"), pytest.param((502, 502, 502), id="failures")],
+)
+async def test_a_trace_of_the_attempts_of_one_call_names_no_run(database: Database, statuses: Sequence[int]) -> None:
+    """Some clients begin a trace with each request: what shares it then are its tries."""
+    tries = [attempt(number, status) for number, status in enumerate(statuses, 1)]
+    for order in itertools.permutations(tries):
+        for one in order:
+            await put(database, one)
+        assert await exchanges_by_run(database) == {OWNER: [one.id for one in tries]}
+        assert await Runs(database).delete(OWNER)
+    await put(database, *tries)
+    assert await exchanges_by_run(database) == {OWNER: [one.id for one in tries]}
+    another = traced_exchange(9)
+    await put(database, another)
+    assert await exchanges_by_run(database) == {TRACE: [*(one.id for one in tries), another.id]}
+
+
+async def test_the_hops_of_a_redirect_are_not_several_calls(database: Database) -> None:
+    hops = [attempt(1, 307), attempt(2, 308, url=f"{CHAT}/2"), attempt(3, 200, url=f"{CHAT}/3")]
+    await put(database, *hops)
+    assert await exchanges_by_run(database) == {OWNER: [one.id for one in hops]}
+
+
+async def test_two_calls_with_the_same_request_share_their_trace(database: Database) -> None:
+    calls = [attempt(1, 200), attempt(2, 200)]
+    await put(database, *calls)
+    assert await exchanges_by_run(database) == {TRACE: [one.id for one in calls]}
+
+
+async def test_a_trace_with_very_many_attempts_names_a_run(database: Database) -> None:
+    """To read them all with each new one would take ever longer."""
+    tries = [attempt(number, 503) for number in range(1, MAX_ATTEMPTS + 2)]
+    for one in tries[:-1]:
+        await put(database, one)
+    assert list(await exchanges_by_run(database)) == [OWNER]
+    await put(database, tries[-1])
+    assert await exchanges_by_run(database) == {TRACE: [one.id for one in tries]}
 
 
 async def test_exchanges_of_one_trace_are_of_one_run_in_whatever_batches_they_come(database: Database) -> None:
