@@ -1,4 +1,4 @@
-"""What a replay has as it was recorded, variables and names that did not resolve, and how a run remembers them: by labels."""
+"""What a replay has as it was recorded, variables, proxy variables and names that did not resolve, and how a run remembers them: by labels."""
 
 import shlex
 from collections.abc import Iterable, Mapping
@@ -15,6 +15,11 @@ ENVIRONMENT_LABEL: Final = "playhead.env"
 
 UNRESOLVED_LABEL: Final = "playhead.unresolved"
 """The label of a run with the host names that did not resolve for its command, which do not resolve in a replay either."""
+
+PROXY_LABEL: Final = "playhead.proxy_variables"
+"""The label of a run whose command had proxy variables although it was captive, as a fork of one that was not."""
+
+HAS_PROXY: Final = "yes"
 
 MOST_TEXT: Final = 500
 

@@ -2,7 +2,7 @@
 
 import gc
 import hashlib
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from datetime import datetime
@@ -20,7 +20,7 @@ from calls.route import route_request, split_url
 from calls.websocket_messages import opening_request
 from replay.duplex import is_duplex, may_be_duplex
 from replay.misses.nearest import NearestCallFinder, comparison_document
-from replay.pinned import ENVIRONMENT_LABEL, UNRESOLVED_LABEL, parse_environment
+from replay.pinned import ENVIRONMENT_LABEL, HAS_PROXY, PROXY_LABEL, UNRESOLVED_LABEL, parse_environment
 from replay.script import RecordedExchange, ScriptIndex, build_index
 from store.bundle.bundle import Bundle
 from store.bundle.exchange_summary import ExchangeSummary, summarize_exchange
@@ -50,6 +50,9 @@ class Recording:
 
     unresolved_names: tuple[str, ...] = ()
     """Host names that did not resolve for its command."""
+
+    has_proxy_variables: bool = False
+    """Whether its command had proxy variables, as far as the run shows it."""
 
     started_at: int | None = None
     """When it began: nanoseconds since 1970."""
@@ -167,6 +170,7 @@ def build_recording(
         effects=bundle.effects,
         environment=environment,
         unresolved_names=_unresolved_names(str(labels.get(UNRESOLVED_LABEL, "")), ordered),
+        has_proxy_variables=_has_proxy_variables(bundle.run, labels, ordered),
         started_at=_start(bundle.run),
         size=held_bytes(bundle) + sum(len(one.items) for one in bundle.effects),
     )
@@ -178,6 +182,21 @@ def _unresolved_names(label: str, briefs: Iterable[ExchangeSummary]) -> tuple[st
         return ()
     reached = {urlsplit(f"//{_authority(brief.url)}").hostname for brief in briefs}
     return tuple(name for name in names if name not in reached)
+
+
+def _has_proxy_variables(run: Mapping[str, Any], labels: Mapping[str, Any], briefs: Sequence[ExchangeSummary]) -> bool:
+    """Return whether the command had proxy variables: by its label, or because a proxy worker recorded it that was not captive.
+
+    What another program recorded has no evidence of runs, and says nothing about variables.
+    """
+    if PROXY_LABEL in labels:
+        return bool(labels[PROXY_LABEL] == HAS_PROXY)
+    if run.get("isolation") in (None, "captive") or not briefs:
+        return False
+    try:
+        return bool(run.get("attribution") or briefs[0].load_exchange().run_evidence)
+    except CorruptData:
+        return False
 
 
 def _start(run: Mapping[str, Any]) -> int | None:

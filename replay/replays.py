@@ -7,7 +7,7 @@ header; ids that an agent sends for its own purposes never select a run. Each re
 
 import asyncio
 from collections import Counter
-from collections.abc import Awaitable, Callable, Iterable, Mapping
+from collections.abc import Awaitable, Callable, Iterable
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
@@ -200,12 +200,9 @@ class Replays:
         # Without a process that had the hook, such as where a bridge reported steps, nothing is to be answered.
         return {**session.recording.environment, **found} if found else {}
 
-    def recorded_surroundings(self) -> tuple[Mapping[str, str], tuple[str, ...], int | None]:
-        """Return the variables that the command of that recording had, the names that did not resolve, and when it began."""
-        recording = self._single_session.recording if self._single_session else None
-        return (
-            (recording.environment, recording.unresolved_names, recording.started_at) if recording else ({}, (), None)
-        )
+    def single_recording(self) -> Recording | None:
+        """Return the recording that answers all requests, if one does."""
+        return self._single_session.recording if self._single_session else None
 
     def recorded_questions(self) -> list[dict[str, Any]]:
         """Return what the program of that recording asked people, and their answers (`calls.effects.questions`)."""

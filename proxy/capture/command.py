@@ -122,6 +122,9 @@ class CommandResult(msgspec.Struct, frozen=True, kw_only=True):
     real_clock_reason: str = ""
     """Why a captive replay did not have the clock of its recording."""
 
+    has_proxy_variables: bool = False
+    """Whether a captive command had proxy variables, because the recorded one had."""
+
     not_watched_reason: str | None = None
     """Why short connections may have escaped unnoticed."""
 
@@ -205,6 +208,7 @@ async def _run_captive(plan: CommandPlan) -> CommandResult:
     worker_info = plan.worker_info
     if not worker_info.get("control"):
         raise NotCaptive("the proxy worker has no control socket", "restart `playhead up` with this version")
+    recorded = worker_info.get("recorded") or {}
     authority = AuthorityFiles(certificate=Path(worker_info["ca"]), java=java_truststore(worker_info["ca_bundle"]))
     capture = CapturePlan(
         control=worker_info["control"],
@@ -213,23 +217,17 @@ async def _run_captive(plan: CommandPlan) -> CommandResult:
         authority=authority,
         passes_other_tcp=plan.passes_other_traffic,
         allow_local=plan.isolation.allow_local,
-        unresolved_names=(worker_info.get("recorded") or {}).get("unresolved_names", ()),
+        unresolved_names=recorded.get("unresolved_names", ()),
         services=[one for one in _url_addresses(plan.api or "") if one[0] in ("127.0.0.1", "::1")],
         is_replay=not plan.passes_other_traffic,
         may_redirect=WITHOUT_RULES not in os.environ,
         outlives_worker="mode" in worker_info,  # it is the notice of a running `up`, which restarts its workers
     )
-    environment = captive_environment(
-        proxy=proxy_url_for_run(str(worker_info["proxy"]), plan.run, plan.token),
-        ca=worker_info["ca"],
-        ca_bundle=worker_info.get("roots", worker_info["ca_bundle"]),
-        base=without_system_certificate_file(os.environ),
-        run=plan.run,
-        api=plan.api,
-        api_token_file=plan.api_token_file,
-    )
+    # Clients make other requests behind a proxy: fewer connections ahead of time, other redirects, no HTTP/3.
+    has_proxy_variables = bool(recorded.get("proxy_variables"))
+    environment = _environment_with_proxy(plan) if has_proxy_variables else _environment_without_proxy(plan)
     with (
-        recorded_clock(worker_info.get("recorded") or {}, environment, authority.copies)
+        recorded_clock(recorded, environment, authority.copies)
         if plan.has_recorded_clock
         else nullcontext(MovedClock())
     ) as clock:
@@ -245,6 +243,7 @@ async def _run_captive(plan: CommandPlan) -> CommandResult:
                 connections=report.connections,
                 unresolved_names=report.unresolved_names,
                 real_clock_reason=clock.why_not,
+                has_proxy_variables=has_proxy_variables,
             )
 
 
@@ -285,6 +284,25 @@ def _url_addresses(*urls: str) -> Iterator[tuple[str, int]]:
 
 
 def command_environment(plan: CommandPlan) -> dict[str, str]:
+    """Return the environment of a command that is not captive."""
+    return _with_recorded(plan, _environment_with_proxy(plan))
+
+
+def _environment_without_proxy(plan: CommandPlan) -> dict[str, str]:
+    """Return this process's environment for a captive command, whose traffic needs no variables to reach the worker."""
+    worker_info = plan.worker_info
+    return captive_environment(
+        proxy=proxy_url_for_run(str(worker_info["proxy"]), plan.run, plan.token),
+        ca=worker_info["ca"],
+        ca_bundle=worker_info.get("roots", worker_info["ca_bundle"]),
+        base=without_system_certificate_file(os.environ),
+        run=plan.run,
+        api=plan.api,
+        api_token_file=plan.api_token_file,
+    )
+
+
+def _environment_with_proxy(plan: CommandPlan) -> dict[str, str]:
     """Return this process's environment with the variables that send a command's traffic to the worker."""
     worker_info, base = plan.worker_info, without_system_certificate_file(os.environ)
     proxy_environment = proxy_variables(
@@ -298,7 +316,7 @@ def command_environment(plan: CommandPlan) -> dict[str, str]:
         truststore=java_truststore(worker_info["ca_bundle"]),
         bypass=plan.passes_other_traffic,
     )
-    return _with_recorded(plan, {**without_secrets(base), **proxy_environment})
+    return {**without_secrets(base), **proxy_environment}
 
 
 def _with_recorded(plan: CommandPlan, environment: Mapping[str, str]) -> dict[str, str]:

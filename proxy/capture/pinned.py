@@ -13,7 +13,9 @@ from typing import Any, Final
 from proxy.capture.faketime import MovedClock, NoFaketime, moved_clock
 from replay.pinned import (
     ENVIRONMENT_LABEL,
+    HAS_PROXY,
     PINNED_VARIABLES,
+    PROXY_LABEL,
     UNRESOLVED_LABEL,
     format_environment,
     format_names,
@@ -51,6 +53,11 @@ def unresolved_label(names: Iterable[str]) -> dict[str, str]:
     """Return the label with which a run remembers the names that did not resolve."""
     text = format_names(names)
     return {UNRESOLVED_LABEL: text} if text else {}
+
+
+def proxy_label(*, has_proxy_variables: bool) -> dict[str, str]:
+    """Return the label with which the run of a captive command remembers that it had proxy variables."""
+    return {PROXY_LABEL: HAS_PROXY} if has_proxy_variables else {}
 
 
 def pinned_by_label(labels: Mapping[str, str]) -> dict[str, str]:

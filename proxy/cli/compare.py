@@ -3,8 +3,9 @@
 import asyncio
 import secrets
 from dataclasses import asdict
+from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 import click
 
@@ -35,7 +36,7 @@ from proxy.terminal.render_drift import show_drift
 from proxy.terminal.table import stdout_sheet
 from proxy.terminal.text import printable
 from proxy.worker.recordings import load_file
-from store.bundle.bundle import read_bundle
+from store.bundle.bundle import Bundle, read_bundle
 from store.diff.diff import build_diff as compared_runs
 from store.diff.diff import compare_runs
 from store.diff.mixed_recording import Mixture
@@ -91,8 +92,8 @@ async def compare_recordings(settings: Settings, one: str, other: str) -> dict[s
         if not files:
             with await processes.connect_store_server() as api:
                 return await asyncio.to_thread(_fetch_diff, api, one, other)
-        sides = [await _load_exchanges(processes, name, redactor, reading) for name in names]
-    return await asyncio.to_thread(compare_runs, (one, sides[0]), (other, sides[1]), reading)
+        sides = [await _load_bundle(processes, name, redactor, reading) for name in names]
+    return await asyncio.to_thread(compare_runs, (one, sides[0].exchanges), (other, sides[1].exchanges), reading)
 
 
 def _step_reader(settings: Settings) -> tuple[StepReader, Redactor]:
@@ -110,23 +111,25 @@ def _fetch_diff(api: Api, one: str, other: str) -> dict[str, Any]:
     return result
 
 
-async def _load_exchanges(
-    processes: CommandProcesses, name: str, redactor: Redactor, reading: StepReader
-) -> list[Exchange]:
-    """Load the exchanges of a file or a run. Raise Failure if there is none."""
+async def _load_bundle(processes: CommandProcesses, name: str, redactor: Redactor, reading: StepReader) -> Bundle:
+    """Load a file or a run. Raise Failure if there is none."""
     if file := _recording_file(name):
-        return load_file(file, redactor, reading.profiles).exchanges
+        return load_file(file, redactor, reading.profiles)
     with await processes.connect_store_server() as api:
-        return await asyncio.to_thread(load_run_exchanges, api, name)
+        return await asyncio.to_thread(_load_run, api, name)
 
 
 def load_run_exchanges(api: Api, name: str) -> list[Exchange]:
     """Fetch the exchanges of a run. Raise Failure if there is none."""
+    return _load_run(api, name).exchanges
+
+
+def _load_run(api: Api, name: str) -> Bundle:
     run = resolve_run_name(api, name)
     try:
         return read_bundle(
             b"".join(api.stream_bytes(f"/runs/{path_segment(run)}/bundle", proof="false")).splitlines(keepends=True)
-        ).exchanges
+        )
     except NotFound as error:
         raise unknown_run_failure(run) from error
 
@@ -175,13 +178,17 @@ async def _first_difference(settings: Settings, good: str, bad: str) -> dict[str
     return {"good": good, "bad": bad, "verdict": verdict, "words": words, "cause": cause, "trials": []}
 
 
+_SURROUNDINGS: Final = ("isolation", "attribution", "labels")
+"""The members of a run that say how its command ran."""
+
+
 async def _bisect(
     settings: Settings, good: str, bad: str, command: tuple[str, ...], wish: IsolationOptions
 ) -> dict[str, Any]:
     require_command(command)
     reading, redactor = _step_reader(settings)
     async with CommandProcesses(settings) as processes:
-        sides = [await _load_exchanges(processes, name, redactor, reading) for name in (good, bad)]
+        sides = [await _load_bundle(processes, name, redactor, reading) for name in (good, bad)]
         mixtures = await asyncio.to_thread(_build_mixtures, (good, bad), sides, reading)
         able = [mixture for mixture in mixtures if mixture.candidates]
         if not able:
@@ -197,14 +204,17 @@ async def _bisect(
         return _bisect_json(good, bad, await Bisection(processes, able[-1], command, wish).find_culprits())
 
 
-def _build_mixtures(names: tuple[str, str], sides: list[list[Exchange]], reading: StepReader) -> list[Mixture]:
+def _build_mixtures(names: tuple[str, str], sides: list[Bundle], reading: StepReader) -> list[Mixture]:
     """Build mixtures without the values that are new in each answer, and with them, since one of these may matter."""
-    one, other = sides
+    one, other = (side.exchanges for side in sides)
+    # Trials have what GOOD had: variables, also those of a proxy, and names that did not resolve.
+    surroundings = {name: sides[0].run[name] for name in _SURROUNDINGS if name in sides[0].run}
+    build = partial(Mixture, profiles=reading.profiles.digest, surroundings=surroundings)
     diff = compared_runs((names[0], one), (names[1], other), reading)
-    mixtures = [Mixture(diff=diff, one=one, other=other, profiles=reading.profiles.digest)]
+    mixtures = [build(diff=diff, one=one, other=other)]
     if (both := equalize_volatile_values(one, other, diff, reading)) is not None:
         diff = compared_runs((names[0], both[0]), (names[1], both[1]), reading)
-        mixtures.insert(0, Mixture(diff=diff, one=both[0], other=both[1], profiles=reading.profiles.digest))
+        mixtures.insert(0, build(diff=diff, one=both[0], other=both[1]))
     return mixtures
 
 

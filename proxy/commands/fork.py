@@ -27,6 +27,7 @@ from proxy.capture.command import (
     run_command,
     store_escapes,
 )
+from proxy.capture.pinned import proxy_label
 from proxy.commands.record import check_run_id, new_run_id
 from proxy.commands.replay import fetch_recording, require_recording, require_writable, verdict_exit_code
 from proxy.effects.launch import EffectsOptions, note_exit
@@ -199,7 +200,12 @@ async def _finish_run(
     store_escapes(api, child, result)
     missing = incomplete_reason(api, child)
     child_run: Mapping[str, Any] = api.patch(
-        f"/runs/{path_segment(child)}", {"ended": True, "isolation": result.isolation}
+        f"/runs/{path_segment(child)}",
+        {
+            "ended": True,
+            "isolation": result.isolation,
+            "labels": proxy_label(has_proxy_variables=result.has_proxy_variables),
+        },
     )
     return child_run, missing
 

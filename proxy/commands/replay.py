@@ -98,6 +98,8 @@ async def replay(settings: Settings, command: Sequence[str], replay_command: Rep
     destinations = [str(one["destination"]) for one in (report or {}).get("refusals", ())]
     for line in isolation_lines(result, is_replay=True, reported=destinations):
         click.echo(f"          {printable(line)}", err=True)
+    if result.has_proxy_variables and verdict_exit_code(report):
+        click.echo("          the command had proxy variables, because the recorded one had", err=True)
     if replay_command.clock == "recorded" and result.real_clock_reason:
         click.echo(
             f"          the clock was not that of the recording: {printable(result.real_clock_reason)}", err=True

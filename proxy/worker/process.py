@@ -356,10 +356,14 @@ def _announce_ready(
 
 def _surroundings(config: WorkerConfig, engine_config: EngineConfig, replays: "Replays") -> dict[str, Any]:
     """Return what the command of a replay has as it was recorded: variables, names without address and, if nothing goes out, the clock."""
-    environment, unresolved_names, started_at = replays.recorded_surroundings()
-    found: dict[str, Any] = {"environment": dict(environment)} if environment else {}
-    if unresolved_names:
-        found["unresolved_names"] = unresolved_names
+    if (recording := replays.single_recording()) is None:
+        return {}
+    started_at = recording.started_at
+    found: dict[str, Any] = {"environment": dict(recording.environment)} if recording.environment else {}
+    if recording.unresolved_names:
+        found["unresolved_names"] = recording.unresolved_names
+    if recording.has_proxy_variables:
+        found["proxy_variables"] = True
     if started_at is None:
         return found
     if not is_offline(config):

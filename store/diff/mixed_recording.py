@@ -5,9 +5,9 @@ only one run has are included as they are. A program that is replayed from the m
 depending on the answers, and never receives the answer to another request.
 """
 
-from collections.abc import Collection, Iterable, Iterator, Sequence
-from dataclasses import dataclass
-from typing import Final
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Final
 
 from msgspec.structs import replace
 
@@ -45,6 +45,9 @@ class Mixture:
     profiles: str
     """The digest of the profiles in force."""
 
+    surroundings: Mapping[str, Any] = field(default_factory=dict)
+    """What the first run says of how its command ran: members of a bundle's run."""
+
     @property
     def candidates(self) -> list[Candidate]:
         """The candidates, in the order of the first run."""
@@ -59,7 +62,7 @@ class Mixture:
         mixed = list(_serialize_times(self._exchanges(chosen)))
         started = {"started_at": rfc3339_ns(mixed[0].started_at)} if mixed else {}
         entries = tuple(Entry(exchange=each) for each in mixed)
-        return Bundle(run={"id": run, **started}, profiles=self.profiles, entries=entries)
+        return Bundle(run={**self.surroundings, "id": run, **started}, profiles=self.profiles, entries=entries)
 
     def _exchanges(self, chosen: Collection[int]) -> Iterator[Exchange]:
         here, there = ({each.id: each for each in side} for side in (self.one, self.other))

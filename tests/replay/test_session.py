@@ -676,6 +676,37 @@ def test_the_header_names_a_run_as_it_is_named_within_its_project() -> None:
     )
 
 
+@pytest.mark.parametrize(
+    ("members", "has_variables"),
+    [
+        pytest.param({"isolation": "captive", "attribution": "given"}, False, id="captive"),
+        pytest.param({"isolation": "watched", "attribution": "given"}, True, id="watched"),
+        pytest.param({"isolation": "none", "attribution": "derived"}, True, id="behind up"),
+        pytest.param({"isolation": "none", "attribution": None}, False, id="of another program"),
+        pytest.param({}, False, id="of a file that does not say"),
+        pytest.param(
+            {"isolation": "captive", "attribution": "given", "labels": {"playhead.proxy_variables": "yes"}},
+            True,
+            id="a captive fork of one behind up",
+        ),
+    ],
+)
+def test_a_command_had_proxy_variables_where_it_was_not_captive(members: dict[str, Any], has_variables: bool) -> None:
+    bundle = run_of(exchange(post(TICKETS, b"{}"), ok(b"{}")))
+    recording = build_recording(dataclasses.replace(bundle, run={**bundle.run, **members}), PROFILES)
+    assert recording.has_proxy_variables == has_variables
+
+
+def test_an_imported_run_shows_by_its_evidence_that_a_worker_recorded_it() -> None:
+    """What another program recorded says of no call which run it belongs to."""
+    made = exchange(post(TICKETS, b"{}"), ok(b"{}"))
+    told = replace(made, run_evidence=(("owner", "agent.py-1-2"),))
+    for one, has_variables in ((made, False), (told, True)):
+        bundle = run_of(one)
+        members = {**bundle.run, "isolation": "none", "attribution": None}
+        assert build_recording(dataclasses.replace(bundle, run=members), PROFILES).has_proxy_variables == has_variables
+
+
 def test_a_name_that_a_recorded_request_reached_resolves_in_a_replay() -> None:
     """A run that is recorded in two parts has the label of the first one, in which it may not have resolved."""
     bundle = run_of(exchange(post(TICKETS, b"{}"), ok(b"{}")))
