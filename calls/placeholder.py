@@ -19,7 +19,8 @@ PATTERN = r"PLAYHEAD_[A-Z][A-Z2-7]{2,}"
 
 _BASE32 = b"ABCDEFGHIJKLMNOPQRSTUVWXYZ234567" * 8
 _PLACEHOLDER = re.compile(PATTERN)
-_ONLY_PLACEHOLDERS = re.compile(rb"(?:%s|\*)+" % PATTERN.encode())
+# A client may escape an asterisk in a URL or a form, as Python's `urlencode` does.
+_ONLY_PLACEHOLDERS = re.compile(rb"(?:%s|\*|%%2[Aa])+" % PATTERN.encode())
 
 
 def make_placeholder(secret: bytes, kind: str, key: bytes) -> bytes:
@@ -43,7 +44,7 @@ def stretch_placeholder(placeholder: bytes, size: int, block: int) -> bytes:
 
 def is_placeholder(value: bytes) -> bool:
     """Return whether a value consists of placeholders only, so that it must pass unchanged."""
-    return value[:1] in (b"P", b"*") and _ONLY_PLACEHOLDERS.fullmatch(value) is not None
+    return value[:1] in (b"P", b"*", b"%") and _ONLY_PLACEHOLDERS.fullmatch(value) is not None
 
 
 def number_placeholders(text: str) -> str:

@@ -70,8 +70,12 @@ def _is_marked(data: bytes, lead: int, stop: int, stars: bytes) -> bool:
 
 
 def _is_likely_value(data: bytes, lead: int, start: int, stop: int) -> bool:
-    """Return whether the value of a member with an ambiguous name looks like a token."""
-    return _QUOTED_NAME.search(data, lead, start) is not None and _TOKEN_LIKE.fullmatch(data, start, stop) is not None
+    """Return whether the value of a member, field or element with an ambiguous name looks like a token."""
+    if _TOKEN_LIKE.fullmatch(data, start, stop) is None:
+        return False
+    if data[start - 1 : start] == b">":
+        return _is_element_text(data, lead, start, stop)
+    return _QUOTED_NAME.search(data, lead, start) is not None
 
 
 _QUOTED_NAME = re.compile(
@@ -178,7 +182,7 @@ NAMED: tuple[SecretRule, ...] = (
     _rule_for_names(BARE_NAMES, bounded=True),
     SecretRule(
         kind="J",
-        lead=(Word(LIKELY_NAMES, nocase=True), *QUOTE, *ASSIGNMENT, *QUOTE),
+        lead=(Word(LIKELY_NAMES, nocase=True), Either(((*QUOTE, *ASSIGNMENT, *QUOTE), FORM_PART, ELEMENT))),
         end=named_end,
         is_real=_is_likely_value,
     ),
