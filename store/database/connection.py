@@ -33,6 +33,13 @@ COMMAND_TIMEOUT = 60.0
 """Seconds that a command may take. Without a limit, a command to a machine that is gone ends only when the kernel gives up."""
 
 
+NO_TIME_LIMITS = """
+SELECT set_config('statement_timeout', '0', true), set_config('lock_timeout', '0', true),
+    set_config('idle_in_transaction_session_timeout', '0', true)
+"""
+"""Lifts the limits that a role or database may have for its statements, to the end of the transaction."""
+
+
 class DatabaseError(Exception):
     """A database command failed."""
 
@@ -114,7 +121,7 @@ def _translated_error(error: BaseException) -> DatabaseError | None:
             "All connections to Postgres were in use for half a minute: ask less at once, or again later."
         )
     if isinstance(error, UNUSABLE_ERRORS):
-        return DatabaseUnusable(f"Postgres refuses access: {_error_text(error)}.")
+        return DatabaseUnusable(f"Postgres refuses access: {_error_text(error)}.{_missing_right(error)}")
     if isinstance(error, POOLER_ERRORS):
         return DatabaseUnusable(
             "A pooler in front of Postgres changes the session between two transactions (pgbouncer with pool_mode=transaction):"
@@ -134,6 +141,13 @@ def _is_broken(error: BaseException) -> bool:
         return "clos" in str(error)
     # If the server is killed within a batch, asyncpg 0.32 fails with an internal error.
     return isinstance(error, asyncpg.InternalClientError) and not isinstance(error, asyncpg.OutdatedSchemaCacheError)
+
+
+def _missing_right(error: BaseException) -> str:
+    # Since PostgreSQL 15, only the owner of a database may create tables in its schema `public`.
+    if isinstance(error, asyncpg.InsufficientPrivilegeError) and "schema" in str(error):
+        return " Its user has to create tables: make it the owner of the database (ALTER DATABASE … OWNER TO …)."
+    return ""
 
 
 def _error_text(error: BaseException) -> str:
@@ -337,6 +351,7 @@ class Database:
         with translate_errors():
             async with once.begin() as connection:
                 await _check_server(connection)
+                await connection.execute(text(NO_TIME_LIMITS))
                 await connection.execute(text("SELECT pg_advisory_xact_lock(:lock)"), {"lock": MIGRATION_LOCK})
                 await connection.run_sync(migrate)
         await self.connect()

@@ -7,8 +7,9 @@ from functools import partial
 from typing import Any, Final
 
 import pytest
-from sqlalchemy import text
+from sqlalchemy import Connection, text
 
+import store.database.connection
 from store.database.connection import (
     Database,
     DatabaseBusy,
@@ -75,6 +76,46 @@ async def test_many_processes_may_prepare_an_empty_database_at_once(postgres_ser
     await asyncio.gather(*(rival.prepare() for rival in rivals))
     for rival in rivals:
         await rival.close()
+
+
+async def test_migrations_have_no_time_limit_where_the_role_has_one(
+    postgres_server: EmbeddedServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    create(postgres_server, "limited")
+    limits = ("statement_timeout", "lock_timeout", "idle_in_transaction_session_timeout")
+    plain = Database(url(postgres_server, "limited"))
+    await plain.connect()
+    async with plain.connection() as connection:
+        for limit in limits:
+            await connection.execute(f"ALTER DATABASE limited SET {limit} = '9s'")
+    await plain.close()
+    seen: list[str] = []
+    migrate = store.database.connection.migrate
+
+    def watch(connection: Connection) -> None:
+        seen.extend(connection.scalar(text(f"SHOW {limit}")) for limit in limits)
+        migrate(connection)
+
+    monkeypatch.setattr(store.database.connection, "migrate", watch)
+    database = Database(url(postgres_server, "limited"))
+    await database.prepare()
+    async with database.connection() as connection:
+        assert await connection.fetchval("SHOW statement_timeout") == "9s"
+    assert seen == ["0", "0", "0"]
+    await database.close()
+
+
+async def test_a_user_that_may_not_create_tables_is_told_what_it_needs(postgres_server: EmbeddedServer) -> None:
+    create(postgres_server, "owned")
+    owner = Database(url(postgres_server, "owned"))
+    await owner.connect()
+    async with owner.connection() as connection:
+        await connection.execute("DROP ROLE IF EXISTS guest; CREATE ROLE guest LOGIN")
+    await owner.close()
+    guest = Database(url(postgres_server, "owned").replace("user=playhead", "user=guest"))
+    with pytest.raises(DatabaseUnusable, match=r"permission denied for schema public.*ALTER DATABASE"):
+        await guest.prepare()
+    await guest.close()
 
 
 async def test_a_schema_from_the_future_is_refused(database: Database) -> None:
