@@ -147,13 +147,17 @@ class Arrival(asyncio.Protocol):
             self._enter()
 
     def _wait(self, seconds: float, then: Callable[[], None]) -> None:
+        self._stop_waiting()
+        self._timer = asyncio.get_running_loop().call_later(seconds, then)
+
+    def _stop_waiting(self) -> None:
         if self._timer is not None:
             self._timer.cancel()
-        self._timer = asyncio.get_running_loop().call_later(seconds, then)
 
     # Handing the connection over
 
     def _enter(self) -> None:
+        self._stop_waiting()
         if self._refuse_if_loop():
             return
         if not self._capture.is_local and not self._has_owner:
@@ -195,6 +199,8 @@ class Arrival(asyncio.Protocol):
             self.refuse(reason)
             return
         self._reason = reason
+        # Otherwise a second connection to the destination would be made when the client's silence had lasted long enough.
+        self._stop_waiting()
         if self._server is not None and self._server.transport is not None:
             self._relay()
         elif self._server is None:
@@ -247,8 +253,7 @@ class Arrival(asyncio.Protocol):
     def _leave(self) -> None:
         self._is_over = True
         self._data = b""
-        if self._timer is not None:
-            self._timer.cancel()
+        self._stop_waiting()
         self._capture.open.discard(self)
 
     def refuse(self, why: str) -> None:

@@ -313,6 +313,27 @@ async def test_a_client_that_does_not_trust_us_is_named(capturing: Capturing) ->
         assert "does not trust" in entry["reason"]
 
 
+async def test_a_slow_destination_is_connected_to_once(capturing: Capturing, monkeypatch: pytest.MonkeyPatch) -> None:
+    connect, attempts = Capture.connect, 0
+
+    async def connect_late(capture: Capture, server: RelayServer, *destination: Any) -> None:
+        nonlocal attempts
+        attempts += 1
+        await asyncio.sleep(2 * timing.SILENT_FOR)  # as long as a client's silence would have led to a connection
+        await connect(capture, server, *destination)
+
+    monkeypatch.setattr(Capture, "connect", connect_late)
+    async with (
+        serving(_echo) as server,
+        capturing(MemoryRecorder(), port=server.port, hosts={"db.test": "127.0.0.1"}, message=PASS) as capture,
+    ):
+        reader, writer = await capture.connect("db.test")
+        writer.write(SSL_REQUEST)
+        assert await reader.readexactly(10) == b"<" + SSL_REQUEST + b">"
+        writer.close()
+    assert attempts == 1
+
+
 @pytest.mark.parametrize("speaks", ["by ALPN", "at an odd port"])
 async def test_what_is_not_http_within_tls_passes(capturing: Capturing, speaks: str) -> None:
     tls = upstream_tls("db.test", alpn=("postgresql",) if speaks == "by ALPN" else ())
