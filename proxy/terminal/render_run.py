@@ -140,7 +140,8 @@ def run_cost(run: Shape) -> str:
     if not unpriced:
         return "none: no model answered" if known is None else money(known)
     at_least = f", at least {money(known)}" if known else ""
-    return f"unknown{at_least}: the cost of {count_text(unpriced, 'model call')} is not known"
+    # Each attempt of a call is a request, and costs for itself.
+    return f"unknown{at_least}: the cost of {count_text(unpriced, 'model request')} is not known"
 
 
 def _fork_line(run: Shape, calls: Sequence[Shape]) -> str:
@@ -234,17 +235,23 @@ def _tool_calls_text(call: Shape) -> str:
 
 
 def _status(call: Shape, *, gap: bool = False) -> str:
-    has_error = has_failed_answer(call) or call["answer_state"] == "partial"
-    whole = call["complete"] and call["outcome"] != "refused" and not gap and not has_error
-    status = str(call["status"] or "-") + ("" if whole else " gap" if gap else f" {_cut_reason(call)}")
-    return status + (f" ({call['attempts']} tries)" if call["attempts"] > 1 else "")
+    tries = f" ({call['attempts']} tries)" if call["attempts"] > 1 else ""
+    return (f"{call['status'] or '-'} gap" if gap else call_status(call)) + tries
 
 
-def _cut_reason(call: Shape) -> str:
-    """Why an answer is not whole, or not the API's. Another one that ended well has lost its end to our own size limit."""
-    if call["outcome"] != "completed":
-        return str(call["outcome"])
-    return "failed" if has_failed_answer(call) else "truncated" if not call["complete"] else "partial"
+def call_status(call: Shape) -> str:
+    """The status of a call's answer and, unless the answer is whole and the API's, what became of it."""
+    return f"{call['status'] or '-'} {outcome_word(call)}".rstrip()
+
+
+def outcome_word(call: Shape) -> str:
+    """What became of an answer that is not whole or not the API's; an empty text for any other. The page has the same words."""
+    if has_failed_answer(call):
+        return "failed"
+    if call["outcome"] == "refused" or not call["complete"]:
+        # An answer that ended well and is not whole has lost its end to our own size limit.
+        return "truncated" if call["outcome"] == "completed" else str(call["outcome"])
+    return "partial" if call["answer_state"] == "partial" else ""
 
 
 def has_failed_answer(call: Shape) -> bool:

@@ -15,7 +15,7 @@ def make_run_shape(bundle: Bundle, exchanges: Sequence[FileExchange], steps: Seq
     members = bundle.run
     costs = [step.cost for step in steps if step.cost is not None]
     known_cost = sum(costs, Decimal(0)) if costs else None
-    unpriced = sum(step.is_unpriced for step in steps)
+    unpriced = sum(step.unpriced for step in steps)
     starts = [one.exchange.started_at for one in exchanges] + [gap.happened_at for gap in bundle.gaps]
     return {
         "id": members["id"],

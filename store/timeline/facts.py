@@ -64,8 +64,8 @@ class StepFacts:
 
     usage: Mapping[str, int | None] = field(default_factory=dict)
     cost: Decimal | None = None
-    is_unpriced: bool = False
-    """Whether it may have cost something, and its price is unknown."""
+    unpriced: int = 0
+    """How many of its requests may have cost something that is not known."""
 
     error: str | None = None
     origin: str | None = None

@@ -232,7 +232,7 @@ def _step_facts(
         "tools": tools,
         "usage": usage,
         "cost": _add(costs),
-        "is_unpriced": any(cost is None and _can_have_cost(*part) for cost, part in zip(costs, counted, strict=True)),
+        "unpriced": sum(cost is None and _can_have_cost(*part) for cost, part in zip(costs, counted, strict=True)),
         "error": error_text(last, answered.answer),
         "origin": answer_origin(last) if is_fork else None,
         "excerpt": answered.text,

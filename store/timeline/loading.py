@@ -233,7 +233,7 @@ class RunTimelines:
             "tools": tools,
             "usage": {column: _add(row[column] for row in counted) for column in Usage.__slots__},
             "cost": _add(row["cost_usd"] for row in counted),
-            "is_unpriced": any(row["is_unpriced"] for row in counted),
+            "unpriced": sum(row["is_unpriced"] for row in counted),
             "excerpt": read_summary(last["summary"]).text if shows_texts and last["summary"] is not None else None,
         }
         return StepFacts(**facts)

@@ -123,7 +123,7 @@ def _step_shapes(steps: Sequence[StepFacts], plan: LanePlan, zero: int, earlier:
             "tools": list(step.tools[:MOST_TOOLS]),
             "usage": {name: step.usage.get(name) for name in Usage.__slots__},
             "cost_usd": None if step.cost is None else float(step.cost),
-            "unpriced": step.is_unpriced,
+            "unpriced": step.unpriced > 0,
             "cost_so_far_usd": float(cost),
             "tokens_so_far": tokens,
             "excerpt": _cut(step.excerpt, LONGEST_EXCERPT),

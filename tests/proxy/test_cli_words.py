@@ -19,7 +19,7 @@ from msgspec.structs import replace
 from proxy.cli import COMMANDS, HIDDEN, common, files, load_command, playhead
 from proxy.cli.common import parse_time
 from proxy.cli.look.list_options import fetch_list, has_filters, take_list_query
-from proxy.cli.look.lists import _run_row, _target
+from proxy.cli.look.lists import _call_row, _run_row, _target
 from proxy.commands.export import open_output
 from proxy.commands.record import STORE_CHECKS, check_run_id, summary_text
 from proxy.doctor.client_probes import client_kind
@@ -59,6 +59,8 @@ WHOLE: dict[str, Any] = {
     "executes": None,
     "attempts": 1,
     "exchanges": [],
+    "started_at": None,
+    "run": "r",
 }
 
 
@@ -142,9 +144,14 @@ def test_an_answer_that_failed_under_200_is_told_from_one_that_was_too_large_to_
     failed = call(3, finish_reason="failed")
     left = call(4, complete=False, finish_reason=None, streamed=True, outcome="client_closed")
     stream_too_large = call(5, complete=False, finish_reason=None, streamed=True, answer_state="unkept")
-    _, rows = call_table([too_large, broken, failed, left, stream_too_large, call(6)])
-    states = ["truncated", "failed", "failed", "client_closed", "truncated"]
-    assert [row[2] for row in rows] == [*(f"200 {state}" for state in states), "200"]
+    refused, partial = call(6, outcome="refused", status=403), call(7, answer_state="partial")
+    calls = [too_large, broken, failed, left, stream_too_large, refused, partial, call(8)]
+    _, rows = call_table(calls)
+    states = [row[2] for row in rows]
+    assert states[:5] == [f"200 {word}" for word in ("truncated", "failed", "failed", "client_closed", "truncated")]
+    assert states[5:] == ["403 refused", "200 partial", "200"]
+    # The list of calls has the same words as the table of a run.
+    assert [_call_row(one)[5] for one in calls] == states
 
 
 def test_what_is_asked_of_an_mcp_server_is_its_method_and_not_the_address_of_all() -> None:

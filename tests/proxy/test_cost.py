@@ -59,7 +59,7 @@ def test_every_line_fits_and_is_safe_to_print(
     assert max(map(len, shown.splitlines())) <= 100
     assert "\x1b" not in shown.replace("\x1b[1m", "").replace("\x1b[0m", "")
     assert "about 1,000,000 input tokens (81 %) had been sent before" in shown
-    assert "the price of 1 call is not known" in shown
+    assert "the price of 1 model request is not known" in shown
     assert "only the first 3 steps" in shown
     assert "1 more step: --limit 3" in shown
     assert "$12.50+" in shown

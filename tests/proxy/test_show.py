@@ -137,8 +137,8 @@ def test_a_table_shows_what_a_model_calls_with_which_arguments_and_what_it_cost(
         (0.00000004, 0, "<$0.000001"),
         (0.000142, 0, "$0.000142"),
         (1234.5, 0, "$1,234.50"),
-        (None, 1, "unknown: the cost of 1 model call is not known"),
-        (0.5, 2, "unknown, at least $0.500000: the cost of 2 model calls is not known"),
+        (None, 1, "unknown: the cost of 1 model request is not known"),
+        (0.5, 2, "unknown, at least $0.500000: the cost of 2 model requests is not known"),
     ],
 )
 def test_what_a_run_cost_is_never_a_guess(known: float | None, unpriced: int, said: str) -> None:

@@ -69,7 +69,7 @@ def _summary_lines(run_cost: Mapping[str, Any]) -> Iterator[str]:
     yield f"{printable(run_cost['run'])}: {_amount(total)} for {count_text(total['calls'], 'call')}"
     unknown = total["calls_without_price"]
     if unknown:
-        yield f"the price of {count_text(unknown, 'call')} is not known"
+        yield f"the price of {count_text(unknown, 'model request')} is not known"
     yield (
         f"input {usage['input_tokens'] or 0:,} tokens, cached {usage['cached_tokens'] or 0:,},"
         f" output {usage['output_tokens'] or 0:,} ({usage['reasoning_tokens'] or 0:,} reasoning)"

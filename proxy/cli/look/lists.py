@@ -6,7 +6,7 @@ import click
 
 from proxy.cli.common import as_json, print_json, query_store, with_settings
 from proxy.cli.look.list_options import fetch_list, has_filters, take_list_query, with_list_options
-from proxy.terminal.render_run import JSON_RPC, call_cost, has_failed_answer
+from proxy.terminal.render_run import JSON_RPC, call_cost, call_status
 from proxy.terminal.text import money, print_table
 
 NO_RUNS = "no runs; record one with: playhead record -- COMMAND"
@@ -99,11 +99,18 @@ def _call_row(call: dict[str, Any]) -> tuple[str, ...]:
     usage = call["usage"]
     tokens = "+".join(f"{usage[name]:,}" for name in ("input_tokens", "output_tokens") if usage[name] is not None)
     took = "" if call["duration_ms"] is None else f"{call['duration_ms']:.0f}"
-    state = " partial" if call["answer_state"] == "partial" else ""
-    how = " failed" if has_failed_answer(call) else state if call["complete"] else " cut"
-    status = str(call["status"] or "-") + how
     started = _seconds(call["started_at"])
-    return call["run"], str(call["step"]), started, call["kind"], _target(call), status, tokens, call_cost(call), took
+    return (
+        call["run"],
+        str(call["step"]),
+        started,
+        call["kind"],
+        _target(call),
+        call_status(call),
+        tokens,
+        call_cost(call),
+        took,
+    )
 
 
 def _target(call: dict[str, Any]) -> str:

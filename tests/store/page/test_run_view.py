@@ -195,7 +195,7 @@ async def test_what_was_not_recorded_and_what_broke_off_is_loud(visitor: Visitor
     await expect(page.locator(".note.bad").nth(1)).to_contain_text("2 × the spool was full")
     await expect(page.locator(".badges")).to_contain_text("2 not recorded")
     await expect(page.locator(".wf .gap")).to_have_count(1)
-    await expect(page.locator("#turn-1")).to_contain_text("broke off")
+    await expect(page.locator("#turn-1")).to_contain_text("200 server closed")
     await take_screenshot(page, "run-broken-dark")
 
 

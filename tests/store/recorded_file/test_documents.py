@@ -6,14 +6,17 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
+from calls.derive import derive_call
 from store.bundle.bundle import read_bundle
 from store.database.connection import Database
-from store.ingest.batch_writer import BatchWriter
+from store.ingest.batch_writer import BatchWriter, DerivedExchange
 from store.recorded_file.documents import FileDocuments, FileProblem, StoredBody
 from store.recorded_file.embedding import embed_documents, encode_document
 from tests.store.exchanges import effect_batch
 from tests.store.house import PROFILES, import_bundle, open_house
+from tests.store.samples import exchange
 
 ONLY_IN_THE_STORE = {"active_at", "head", "mode", "pinned", "profile", "settled"}
 """Members of a run that a bundle leaves out, or that depend on the store."""
@@ -51,6 +54,22 @@ async def test_a_file_and_a_store_server_answer_the_same(tmp_path: Path, databas
                 assert plain(found) == plain(stored.content), path
             compared += 1
         assert compared > 20, "the test would prove nothing"
+
+
+async def test_each_attempt_of_unknown_cost_counts_in_a_file_as_in_a_store(tmp_path: Path, database: Database) -> None:
+    request = b'{"model": "no-known-model", "messages": [{"role": "user", "content": "hi"}]}'
+    url = "https://api.openai.com/v1/chat/completions"
+    lost = exchange(0, url=url, request=request, outcome="server_closed")
+    tries = [replace(lost, response=None, first_byte_at=None), exchange(1, url=url, request=request)]
+    async with open_house(tmp_path, database) as house:
+        await BatchWriter(database).write_batch(
+            [DerivedExchange(one, derive_call(one, PROFILES), (), None) for one in tries]
+        )
+        exported = (await house.api.get("/v1/runs/night-run/bundle")).content
+        stored = (await house.api.get("/v1/runs/night-run")).json()
+    file = FileDocuments(read_bundle(BytesIO(exported)), PROFILES, str)
+    assert (stored["calls"], stored["unpriced"]) == (1, 2)
+    assert plain(file.answer("/v1/runs/night-run", {}))["unpriced"] == 2
 
 
 def test_everything_is_embedded_where_it_is_small_and_named_where_it_is_not(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -90,3 +90,10 @@ export const visible = (text) =>
     if (char === "\r") return "␍";
     return code < 0x20 ? String.fromCharCode(0x2400 + code) : `⟨U+${code.toString(16).toUpperCase().padStart(4, "0")}⟩`;
   });
+
+/** What became of an answer that is not whole or not the API's; an empty text for any other. `playhead show` has the same words. */
+export function outcomeWord({ outcome, status, failed, complete, answer_state: state }) {
+  if (failed && outcome === "completed" && (status ?? 400) < 400) return "failed";
+  if (outcome === "refused" || !complete) return outcome === "completed" ? "truncated" : outcome.replace("_", " ");
+  return state === "partial" ? "partial" : "";
+}

@@ -13,7 +13,7 @@
 // - Without the scope `bodies:read`, `canReadBodies(useSession())` is false and the API has null in place of content: say so.
 import { html, useEffect, useLayoutEffect, useRef, useState } from "./html.js";
 import { address, isOffline } from "./api.js";
-import { bytes, count, duration, exactTime, money, time, tokens, visible } from "./format.js";
+import { bytes, count, duration, exactTime, money, outcomeWord, time, tokens, visible } from "./format.js";
 
 // The session.
 let session = null;
@@ -111,6 +111,15 @@ export const Chip = ({ children, title }) => html`<span class="chip" title=${tit
 
 /** `tone`: good, bad, warn, info or nothing. */
 export const Badge = ({ tone = "", children, title }) => html`<span class="badge ${tone}" title=${title}>${children}</span>`;
+
+const ANSWER_STATES = { error: "the answer says that the call failed", partial: "the answer says that a part of the call failed" };
+
+/** The status of a call's answer, with a word for an answer that is not whole or not the API's. */
+export function CallStatus({ call }) {
+  const word = outcomeWord(call);
+  return html`<${Badge} tone=${call.failed ? "bad" : word ? "warn" : "good"} title=${ANSWER_STATES[call.answer_state]}>${
+    call.status ?? "no response"}${word && ` ${word}`}</${Badge}>`;
+}
 
 export function Money({ value, isPartial = false }) {
   const isKnown = value !== null && value !== undefined;

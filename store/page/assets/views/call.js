@@ -4,7 +4,7 @@ import { get, isOffline } from "../core/api.js";
 import { bytes, count, duration, tokens, visible } from "../core/format.js";
 import { useKeys } from "../core/keys.js";
 import {
-  Badge, Chip, Choice, Copy, Duration, JsonLink, Loaded, Money, Stat, Table, Tabs, Text, Time, canReadBodies, useLoad, useMost, useSession,
+  Badge, CallStatus, Chip, Choice, Copy, Duration, JsonLink, Loaded, Money, Stat, Table, Tabs, Text, Time, canReadBodies, useLoad, useMost, useSession,
 } from "../core/parts.js";
 import { Link, callPath, navigate, path, runPath, setQuery } from "../core/router.js";
 import { Bytes, Http } from "./bytes.js";
@@ -107,11 +107,7 @@ function labelOf(facts) {
   return facts.tool_calls[0]?.name || facts.operation;
 }
 
-/** What an answer says of its call beside the status. */
-const SAID = { error: "the answer says that the call failed", partial: "the answer says that a part of the call failed" };
-
 function Header({ facts, place, steps, move, isCopying, onCopied }) {
-  const isPartial = facts.answer_state === "partial";
   const mayCopy = canReadBodies(useSession());
   const { usage, first_byte_ms: firstByte, executes, run } = facts;
   const amount = (value, name) => (value ? `${tokens(value)} ${name}` : null);
@@ -124,10 +120,7 @@ function Header({ facts, place, steps, move, isCopying, onCopied }) {
       <span class="muted">/</span><h1>${facts.step}. ${visible(labelOf(facts))}</h1><span class="grow"></span>
       ${button(-1, "Step before", "[", "◂")}${button(1, "Next step", "]", "▸")}
       ${mayCopy && html`<${CopyAs} call=${facts.id} isOpen=${isCopying} onClose=${onCopied} />`}<${JsonLink} path=${path`/v1/calls/${facts.id}`} /></div>
-    <p class="badges"><${Badge} tone=${facts.failed ? "bad" : isPartial ? "warn" : "good"} title=${SAID[facts.answer_state]}>${facts.status ?? "no response"}${
-        facts.failed && facts.status < 400 && facts.outcome === "completed" ? " failed" : isPartial ? " partial" : ""}</${Badge}>
-      ${facts.outcome !== "completed" && html`<${Badge} tone="warn">${facts.outcome.replace("_", " ")}</${Badge}>`}
-      ${!facts.complete && html`<${Badge} tone="warn">incomplete</${Badge}>`}<${Badge}>${facts.kind}</${Badge}>
+    <p class="badges"><${CallStatus} call=${facts} /><${Badge}>${facts.kind}</${Badge}>
       ${chips.filter(Boolean).map((text) => html`<${Chip} key=${text}>${text}</${Chip}>`)}
       ${facts.attempts > 1 && html`<${Badge} tone="warn">${facts.attempts} attempts</${Badge}>`}
       ${facts.nth > 0 && html`<${Chip} title="calls of the run with the same key before it">repeat ${facts.nth + 1}</${Chip}>`}

@@ -1,9 +1,9 @@
 // The conversation of a run: of each prompt only what is new in it, tool calls next to the steps and prompts they led to.
 import { html, useEffect, useLayoutEffect, useMemo, useRef, useState } from "../core/html.js";
 import { get } from "../core/api.js";
-import { count, duration, money, tokens, visible } from "../core/format.js";
+import { count, duration, money, outcomeWord, tokens, visible } from "../core/format.js";
 import { Link, callPath, path } from "../core/router.js";
-import { Badge, ErrorNote, Loading, MoreInSight } from "../core/parts.js";
+import { Badge, CallStatus, ErrorNote, Loading, MoreInSight } from "../core/parts.js";
 import { Effects, useEffects } from "./effects.js";
 import { Answer, Plain, Prompt, StepLink } from "./said.js";
 import { stepEnd } from "./waterfall.js";
@@ -58,12 +58,9 @@ export function useConversation(run, steps, around) {
   };
 }
 
-/** How a step ended, with a word and not only a colour. */
+/** How a step ended if that was not well, or which answers a fork's step had. */
 export function StatusBadge({ step }) {
-  if (step.failed) return html`<${Badge} tone="bad"
-    title=${step.answer_state === "error" ? "the answer says that the call failed" : step.outcome}>${step.status === null ? "no response"
-    : step.status >= 400 ? step.status : step.answer_state === "error" ? `${step.status} failed` : "broke off"}</${Badge}>`;
-  if (step.answer_state === "partial") return html`<${Badge} tone="warn" title="the answer says that a part of the call failed">partial</${Badge}>`;
+  if (step.failed || outcomeWord(step)) return html`<${CallStatus} call=${step} />`;
   if (step.origin && step.origin !== "live") return html`<${Badge} tone=${step.origin === "edited" ? "warn" : "info"}>${step.origin}</${Badge}>`;
   return null;
 }
@@ -76,7 +73,6 @@ function TurnHead({ step, run, isSelected, onSelect, onFork }) {
     ${step.actor && html`<span class="chip">${visible(step.actor)}</span>`}
     <${StatusBadge} step=${step} />
     ${step.tries > 1 && html`<${Badge} tone="warn">${step.tries} attempts</${Badge}>`}
-    ${!step.complete && !step.failed && html`<${Badge} tone="warn">incomplete</${Badge}>`}
     <span class="grow"></span>
     ${isSelected && onFork && html`<button class="quiet" onClick=${fork}>Fork from here</button>`}
     <span class="turn-sums num">${duration(stepEnd(step) - step.start_ms)}

@@ -1,7 +1,7 @@
 // A run: what it did, what it cost, what failed. The state of the view (`step`, `t`, `zoom`, `view`, `from`) is in the address.
 import { html, useEffect, useMemo, useRef, useState } from "../core/html.js";
 import { events, get, isOffline } from "../core/api.js";
-import { count, duration, money, percent, tokens, visible } from "../core/format.js";
+import { count, duration, money, outcomeWord, percent, tokens, visible } from "../core/format.js";
 import { useKeys } from "../core/keys.js";
 import {
   Badge, Chip, Copy, Duration, Empty, ErrorNote, JsonLink, Loading, Money, Stat, Tabs, Time, Tokens, allows, useLoad, useMost, useSession,
@@ -80,6 +80,7 @@ function Header({ timeline, link, onSelect, onChange, isMenuOpen, onMenuClose })
   const { run, failed, gaps } = timeline;
   const { first } = failed;
   const isPartial = run.unpriced > 0;
+  const unpriced = isPartial ? `${count(run.unpriced)} ${run.unpriced === 1 ? "request" : "requests"} without a price` : null;
   const amount = (value, name) => (value ? `${tokens(value)} ${name}` : null);
   return html`<header class="run-head">
     <div class="run-title">
@@ -95,7 +96,7 @@ function Header({ timeline, link, onSelect, onChange, isMenuOpen, onMenuClose })
       <${Stat} label="Calls" note=${run.exchanges > run.calls ? `${count(run.exchanges)} exchanges` : null}>${count(run.calls)}</${Stat}>
       <${Stat} label="Tokens in" note=${amount(run.tokens.cached_tokens, "cached")}><${Tokens} value=${run.tokens.input_tokens} /></${Stat}>
       <${Stat} label="Tokens out" note=${amount(run.tokens.reasoning_tokens, "reasoning")}><${Tokens} value=${run.tokens.output_tokens} /></${Stat}>
-      <${Stat} label="Cost" note=${isPartial ? `${count(run.unpriced)} without a price` : null}><${Money} value=${run.known_cost_usd} isPartial=${isPartial} /></${Stat}>
+      <${Stat} label="Cost" note=${unpriced}><${Money} value=${run.known_cost_usd} isPartial=${isPartial} /></${Stat}>
       <${Stat} label=${run.models.length === 1 ? "Model" : "Models"}><span class="models">
         ${run.models.length ? run.models.slice(0, 6).map((model) => html`<${Chip} key=${model}>${model}</${Chip}>`) : "–"}
         ${run.models.length > 6 && html`<small>+${run.models.length - 6}</small>`}</span></${Stat}>
@@ -140,7 +141,7 @@ function Steps({ timeline, selected, onSelect, run }) {
       html`<${Link} to=${callPath(run, step.call)}>${step.step}</${Link}>`,
       html`<div class="cut step-what">${visible(step.label)} ${step.tools.length > 0 && html`<small>→ ${step.tools.map(visible).join(", ")}</small>`}
         ${step.excerpt && html` <small>${visible(step.excerpt)}</small>`}</div>`,
-      html`${step.failed ? html`<${StatusBadge} step=${step} />` : step.status ?? "–"}${step.tries > 1 && html` <small>×${step.tries}</small>`}`,
+      html`${step.failed || outcomeWord(step) ? html`<${StatusBadge} step=${step} />` : step.status ?? "–"}${step.tries > 1 && html` <small>×${step.tries}</small>`}`,
       step.start_ms < 0.01 ? "0" : duration(step.start_ms), duration(stepEnd(step) - step.start_ms),
       duration(step.first_byte_ms === null || !last ? null : step.first_byte_ms - last.start_ms),
       tokens(step.usage.input_tokens), tokens(step.usage.output_tokens),
