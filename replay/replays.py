@@ -403,6 +403,10 @@ class Replays:
             return None
         session = Session(source.replay, source.recording, options, self.on_change)
         self._note_begin(session)
+        # The first request most likely repeats the first one that was recorded.
+        first = next(iter(source.recording.index.entries), None)
+        if first is not None and not first.is_heavy:
+            _ = first.exchange
         return session
 
     async def _open_session(self, source: ReplaySource, session: Session | None = None) -> Session:

@@ -1,7 +1,8 @@
 """Execute a few statements on a connection of their own, for who waits for each of them.
 
 They wait for nothing else that the store server does in the database. asyncpg opens the connection and prepares the statements. Then its
-transport is used without it: in a process that did something else meanwhile, its coroutines take longer than Postgres.
+transport is used without it: in a process that did something else meanwhile, its coroutines take longer than Postgres. With
+`PreparedStatement.fetchval` on a connection of its own, the first request of a replay took 0.10 to 0.13 ms longer (in turns, 27 November 2026).
 """
 
 import asyncio
