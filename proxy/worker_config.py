@@ -51,7 +51,8 @@ class WorkerConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
     """The API token; None: the one in the data directory."""
 
     run_versions: str | None = None
-    """The file in which the store server of this `up` notes which runs have changed, if it alone writes to the database."""
+    """The file in which the store server of this `up` notes which runs have changed, if it alone writes to the database, and which
+    replays and forks were created."""
 
     versions_socket: str | None = None
     """Where the store server of this `up` says which runs have changed, if others may write to the database, too."""

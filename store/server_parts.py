@@ -101,15 +101,20 @@ class PartFactory:
         ).redact_text
         use_own_prices(config.own_prices)
         self._memory = ElementMemory()
+        self._shared_memory: RunVersions | None = None
+        """What workers that answer from recordings read."""
+
         self._derive = deriver(self._profiles, self._clean)
         if config.objects is not None:
             database.objects = BodyObjects(database, config.objects)
 
     def make_parts(self, embedded: EmbeddedServer | None, edit_problem: EditCheck | None) -> ServerParts:
         """Make all parts. `edit_problem` checks the overrides and forks of a requested replay."""
-        if embedded is not None and self._config.mode == "replay":
-            # Nobody else writes to an embedded database.
-            self._database.run_versions = RunVersions.create(self._data.run_versions)
+        if self._config.mode in ("replay", "auto"):
+            self._shared_memory = RunVersions.create(self._data.run_versions)
+            if embedded is not None:
+                # Nobody else writes to an embedded database.
+                self._database.run_versions = self._shared_memory
         writer, render_helper, judge_helper = self._make_writer(), self._make_helper(), self._make_helper()
         ingester = self._make_ingester(writer, embedded)
         auto_sessions = self._make_auto_sessions(ingester, judge_helper)
@@ -225,6 +230,7 @@ class PartFactory:
             run_modes=RunModes(self._data.replays),
             run_tokens=self._data.run_tokens(),
             preload_secret=self._config.preload_secret,
+            announcements=self._shared_memory,
             edit_problem=edit_problem,
             helper=helper,
             spill_directory=_make_empty_directory(self._data.root / "answers"),

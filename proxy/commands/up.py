@@ -84,7 +84,7 @@ async def _serve(
     # Elsewhere, a browser may not reach the store server by the name that this process uses.
     page = api if settings.part == "all" else None
     own: dict[str, Any] = {"api": api, "page": page, "own_addresses": [[settings.listen, api_port]]}
-    if settings.part == "all" and settings.mode == "replay" and not settings.replay:
+    if settings.part == "all" and settings.mode in ("replay", "auto") and not settings.replay:
         own |= processes.preload_settings()
     controls = [str(control_path(processes.data.root, f"up-{slot}")) for slot in range(settings.workers)]
     starts: dict[str, Callable[[int], Awaitable[ChildProcess]]] = {

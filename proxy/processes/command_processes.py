@@ -412,7 +412,7 @@ class CommandProcesses:
             objects=self.settings.objects.target(self.data.keys),
             preload_secret=self.preload_secret if is_lasting else None,
             versions_socket=self.preload_settings().get("versions_socket")
-            if is_lasting and self.settings.mode == "replay"
+            if is_lasting and self.settings.mode in ("replay", "auto")
             else None,
             started=self.started,
             # A user waits for a command, which should fail soon; an `up` goes on recording.
@@ -422,13 +422,12 @@ class CommandProcesses:
         )
 
     def preload_settings(self) -> dict[str, str]:
-        """Return what the workers of an `up` in mode replay are told to load runs ahead; nothing if its path is too long."""
+        """Return what the workers of an `up` that answer from recordings are told to load them ahead; nothing if a path is too long."""
+        settings = {"run_versions": str(self.data.run_versions), "preload_secret": self.preload_secret}
         if self.settings.database_url is None:
-            return {"run_versions": str(self.data.run_versions), "preload_secret": self.preload_secret}
+            return settings
         path = self.data.versions_socket
-        if len(os.fsencode(path)) > MAX_PATH_BYTES:
-            return {}
-        return {"versions_socket": str(path), "preload_secret": self.preload_secret}
+        return settings | {"versions_socket": str(path)} if len(os.fsencode(path)) <= MAX_PATH_BYTES else {}
 
     def profiles_toml(self) -> str | None:
         """Return the text of the file with the user's profiles, so that errors can name a line; None without profiles."""

@@ -10,7 +10,7 @@ from then on.
 import asyncio
 import os
 from collections import deque
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterator
 from contextlib import closing
 from dataclasses import dataclass, field
 from itertools import islice
@@ -68,6 +68,9 @@ class _PreloadedRecording(msgspec.Struct, kw_only=True):
     runs: tuple[str, ...]
     version: tuple[RunVersion, ...]
     size: int
+    is_expected: bool = False
+    """Whether it was loaded because a request for it is expected, not because it is one of the newest runs."""
+
     version_now: Awaitable[tuple[RunVersion, ...]] | None = None
     """The version that was asked for when the head of the last request came."""
 
@@ -107,15 +110,16 @@ class PreloadedRecordings:
             self._expected.put_nowait(full_name)
 
     async def load_announced(self) -> None:
-        """Load replays that are created over REST, one after the other, until cancelled."""
+        """Load replays and forks that are created over REST, one after the other, until cancelled."""
         position: int | None = None
-        while True:
-            position, names = self.versions.announced_replays(position)
-            for name in names:
-                self.expect(name)
-                if (loading := self._loading.get(name)) is not None:
-                    await loading.wait()
-            await asyncio.sleep(ANNOUNCED_INTERVAL)
+        with closing(self.versions):
+            while True:
+                position, names = self.versions.announced_replays(position)
+                for name in names:
+                    self.expect(name)
+                    if (loading := self._loading.get(name)) is not None:
+                        await loading.wait()
+                await asyncio.sleep(ANNOUNCED_INTERVAL)
 
     async def load_expected(self) -> None:
         """Load runs that are expected, until cancelled."""
@@ -127,6 +131,7 @@ class PreloadedRecordings:
         try:
             loaded = await self._load(name)
             if loaded is not None:
+                loaded.is_expected = True
                 self._recordings[name] = loaded
                 self._limit_size(name)
         finally:
@@ -143,6 +148,14 @@ class PreloadedRecordings:
         """Return what was loaded under this name, though it may have changed since."""
         one = self._recordings.get(full_name)
         return None if one is None or self._is_replay(full_name) else one.found
+
+    def _expected_names(self) -> Iterator[str]:
+        """Return what a request is expected for, without what was loaded first of more than half of the memory."""
+        size = 0
+        for name, one in reversed(self._recordings.items()):
+            size += one.size if one.is_expected else 0
+            if one.is_expected and size <= MOST_BYTES // 2:
+                yield name
 
     async def take(self, full_name: str) -> FoundRecording | None:
         """Return what was loaded under this name, once; None if nothing was, or if it has changed since."""
@@ -164,12 +177,11 @@ class PreloadedRecordings:
     async def keep_loading(self) -> None:
         """Load runs whenever there are new ones, until cancelled."""
         loaded_state: object | None = None
-        with closing(self.versions):
-            while True:
-                state = await self.versions.state()
-                if state is None or state != loaded_state:
-                    loaded_state = state if state is not None and await self.load_newest() else None
-                await asyncio.sleep(START_INTERVAL if loaded_state is None else LOOK_INTERVAL)
+        while True:
+            state = await self.versions.state()
+            if state is None or state != loaded_state:
+                loaded_state = state if state is not None and await self.load_newest() else None
+            await asyncio.sleep(START_INTERVAL if loaded_state is None else LOOK_INTERVAL)
 
     async def load_newest(self) -> bool:
         """Load the newest runs, and forget those that have changed. False if the store server does not answer yet."""
@@ -178,7 +190,7 @@ class PreloadedRecordings:
             names = await self.list_runs(MOST_RUNS, MOST_EXCHANGES)
         except Failure:
             return False
-        for name in set(self._recordings) - set(names):
+        for name in set(self._recordings) - set(names) - set(self._expected_names()):
             del self._recordings[name]
         loop = asyncio.get_running_loop()
         size = sum(one.size for one in self._recordings.values())

@@ -137,7 +137,9 @@ async def _serve(config: WorkerConfig, stop: asyncio.Event, orphaned: asyncio.Ev
                 [reports.keep_writing(replays), _rest_idle_replays(replays)] if reports and replays else []
             )
             if preloaded:
-                background_work += [preloaded.keep_loading(), preloaded.load_expected(), preloaded.load_announced()]
+                background_work += [preloaded.load_expected(), preloaded.load_announced()]
+                # In mode auto, runs change all the time.
+                background_work += [preloaded.keep_loading()] if config.mode == "replay" else []
             background_work += [auto_sessions.watch(replays)] if replays and auto_sessions else []
             background_work += [keep_writing_counts(engine_config.counts, spool.directory)] if spool else []
             announced = asyncio.Event()

@@ -30,19 +30,16 @@ if TYPE_CHECKING:
 
 def set_up_preloading(config: WorkerConfig, profiles: Profiles) -> "PreloadedRecordings | None":
     """Set up what loads recordings ahead, where the store server of this `up` says which runs have changed."""
-    if config.api is None or config.preload_secret is None:
+    if config.api is None or config.preload_secret is None or config.run_versions is None:
         return None
     from proxy.worker.preloaded_recordings import PreloadedRecordings
     from proxy.worker.run_versions import SharedVersions, StoredVersions, VersionReader
     from proxy.worker.stored_recordings import preloader, run_lister, store_loader
 
     versions: VersionReader
-    if config.run_versions is not None:
-        versions = SharedVersions(Path(config.run_versions))
-    elif config.versions_socket is not None:
-        versions = StoredVersions(Path(config.versions_socket), config.project)
-    else:
-        return None
+    versions = SharedVersions(Path(config.run_versions))
+    if config.versions_socket is not None:
+        versions = StoredVersions(Path(config.versions_socket), config.project, versions.announced_replays)
     return PreloadedRecordings(
         fetch=store_loader(config.api, config.api_token),
         fetch_many=preloader(config.api, config.api_token, config.preload_secret),
@@ -102,8 +99,9 @@ async def set_up_replays(
         )
     if preloaded:
         preloaded.is_replaying = replays.has_begun
-        replays.expect = preloaded.expect
         if not auto_sessions:
+            # In mode auto, most runs that clients name are new.
+            replays.expect = preloaded.expect
             replays.likely_source = _likely_source(preloaded, options)
     try:
         sources = [

@@ -21,6 +21,10 @@ type RunVersion = int | str | None
 """The version of a run; None if there is none that says that it is unchanged."""
 
 
+type AnnouncedReplays = Callable[[int | None], tuple[int | None, list[str]]]
+"""Returns a position, and the full names of the replays and forks that were created over REST since that one; None: since now."""
+
+
 class VersionReader(Protocol):
     """Reads versions of runs. A version that is read again and is the same says that the run has not changed in between."""
 
@@ -87,9 +91,11 @@ class StoredVersions:
     Without an answer no version is known, so whatever was loaded ahead is fetched anew.
     """
 
-    def __init__(self, path: Path, project: str) -> None:
+    def __init__(self, path: Path, project: str, announced_replays: AnnouncedReplays | None = None) -> None:
+        """`announced_replays`: of the store server of this `up`. Whoever uses another one announces nothing."""
         self._path = path
         self._project = project
+        self._announced_replays = announced_replays
         self._socket: socket.socket | None = None
         self._questions: deque[_Question] = deque()
         """Those without an answer, in the order in which they were asked."""
@@ -112,7 +118,7 @@ class StoredVersions:
         return None
 
     def announced_replays(self, since: int | None) -> tuple[int | None, list[str]]:
-        return since, []  # whoever creates one may use another store server
+        return self._announced_replays(since) if self._announced_replays else (since, [])
 
     async def _read_many(self, names: Sequence[str]) -> tuple[RunVersion, ...]:
         found: list[RunVersion] = []

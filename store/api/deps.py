@@ -20,6 +20,7 @@ from store.anchors.anchorer import Anchorer
 from store.anchors.targets import AnchorTargets
 from store.bundle.bundle import Bundle
 from store.database.connection import Database
+from store.database.run_versions import RunVersions
 from store.embedded.db_health import DatabaseHealth
 from store.feed.signal import FeedSignal
 from store.followers import Followers
@@ -109,6 +110,9 @@ class Deps:
     preload_secret: str | None = None
     """What the workers of this `up` show when they load recordings ahead; None where there are none."""
 
+    announcements: RunVersions | None = None
+    """Where workers see which replays and forks were created, to load them at once."""
+
     edit_problem: EditCheck | None = None
     """Returns why a recording cannot be edited or forked with the given options; None where it can."""
 
@@ -155,6 +159,11 @@ class Deps:
     def full_name(self, run: str) -> str:
         """Return the name by which workers and the data directory know a run or replay of the project."""
         return full_run_name(self.project, run)
+
+    def announce_replay(self, name: str) -> None:
+        """Tell the workers that a replay or fork was created."""
+        if self.announcements is not None:
+            self.announcements.announce_replay(self.full_name(name))
 
     @property
     def runs(self) -> Runs:

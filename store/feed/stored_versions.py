@@ -45,7 +45,7 @@ class VersionQuestion(msgspec.Struct, frozen=True, array_like=True):
 
 
 class VersionAnswer(msgspec.Struct, frozen=True, array_like=True):
-    """The versions of the runs; None of one that does not exist, whose bodies expire, or while the database cannot be used."""
+    """The versions of the runs; None of one that is neither a run nor a replay, whose bodies expire, or while the database cannot be used."""
 
     versions: list[str | None]
     newest: str | None
@@ -145,13 +145,16 @@ _decode_question = msgspec.msgpack.Decoder(VersionQuestion).decode
 
 NEWEST: Final = "SELECT coalesce(max(transaction), 0)::text FROM feed WHERE project = $1"
 
-# Ingest writes the row of a run with whatever it stores in it; only what moves an exchange to another run appends to the chain of
+# A name is that of a run, of a replay, or of both. Ingest writes the row of a run with whatever it stores in it; only what moves an exchange to another run appends to the chain of
 # the first one instead. A chain has no fewer records at any time. Bodies that expire go after the row has said so.
 VERSION: Final = """
 SELECT concat_ws(
-    ' ', runs.incarnation, runs.xmin,
+    ' ', coalesce(runs.incarnation::text, 'none'), coalesce(runs.xmin::text, 'none'),
     (SELECT coalesce(sum(size), 0) FROM chains WHERE chains.project = $1 AND chains.incarnation = runs.incarnation),
-    coalesce((SELECT xmin::text FROM replays WHERE replays.project = $1 AND replays.id = $2), 'none')
+    coalesce(replays.xmin::text, 'none')
 )
-FROM runs WHERE runs.project = $1 AND runs.id = $2 AND runs.bodies_erased_at IS NULL
+FROM (SELECT 1) AS name
+LEFT JOIN runs ON runs.project = $1 AND runs.id = $2
+LEFT JOIN replays ON replays.project = $1 AND replays.id = $2
+WHERE runs.bodies_erased_at IS NULL AND (runs.id IS NOT NULL OR replays.id IS NOT NULL)
 """

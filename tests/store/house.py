@@ -25,6 +25,7 @@ from store.api.app import create_app
 from store.api.deps import Deps, EditCheck
 from store.api.server import run_server
 from store.database.connection import Database
+from store.database.run_versions import RunVersions
 from store.feed.signal import FeedSignal
 from store.followers import Followers
 from store.ingest.batch_writer import BatchWriter
@@ -91,6 +92,7 @@ async def serving_api(
     followers: Followers | None = None,
     checkpoints: Path | None = None,
     preload_secret: str | None = None,
+    announcements: RunVersions | None = None,
     follows: bool = True,
 ) -> AsyncIterator[httpx2.AsyncClient]:
     """The REST interface on a free port of loopback, and a client of it. Without `follows`, nothing follows the record."""
@@ -113,6 +115,7 @@ async def serving_api(
         log_keys=SIGNING_KEYS.public if checkpoints else None,
         checkpoint_directory=checkpoints,
         preload_secret=preload_secret,
+        announcements=announcements,
         retention=RetentionRunner(database, RetentionPolicy(rules=shipped_rules()), signal=signal),
     )
     full_tokens = {f"token {number}": token for number, token in enumerate(tokens, 1)}
@@ -164,6 +167,7 @@ async def open_house(
     clean: Clean = str,
     api_tokens: ApiTokens | None = None,
     preload_secret: str | None = None,
+    announcements: RunVersions | None = None,
     follows: bool = True,
 ) -> AsyncIterator[House]:
     """All of it. A test of what neither sums nor searches takes half the time without those that follow the record."""
@@ -184,6 +188,7 @@ async def open_house(
             followers=followers,
             checkpoints=spools.parent / "checkpoints",
             preload_secret=preload_secret,
+            announcements=announcements,
             follows=follows,
         ) as api,
     ):

@@ -72,6 +72,7 @@ async def post_fork(deps: TheDeps, run: RunId, fork_request: ForkRequest) -> Res
     await deps.writer.write_batch((), replays=[ReplayReported(name, json.dumps(report).encode())])
     if deps.run_modes is not None:
         deps.run_modes.mark_exclusive(deps.full_name(name))
+    deps.announce_replay(name)
     if fork_request.start and deps.fork_agent is not None:
         # Its HTTP client takes a twentieth of the time in which a store server starts.
         from store.generations.fork_agent import start_agent

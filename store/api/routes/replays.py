@@ -101,8 +101,7 @@ async def post_replay(deps: TheDeps, replay_request: ReplayRequest) -> Response:
     await deps.writer.write_batch((), replays=[ReplayReported(name, json.dumps(report).encode())])
     if deps.run_modes is not None:
         deps.run_modes.mark_exclusive(deps.full_name(name))
-    if (versions := deps.database.run_versions) is not None:
-        versions.announce_replay(deps.full_name(name))
+    deps.announce_replay(name)
     return JsonResponse(report, 201, {"location": f"/v1/replays/{name}"})
 
 

@@ -41,16 +41,26 @@ type Change = Callable[[House, BatchWriter], Awaitable[object]]
 
 @asynccontextmanager
 async def preloading(
-    tmp_path: Path, database: Database, socket: Path | None = None, *, follows: bool = True
+    tmp_path: Path, database: Database, socket: Path | None = None, *, mode: str = "replay", follows: bool = True
 ) -> AsyncIterator[tuple[PreloadedRecordings, House]]:
     """A store server with the run `night`, and what loads its runs ahead. Versions are in shared memory or, with a socket, in the database."""
-    versions: VersionReader = StoredVersions(socket, "default") if socket else SharedVersions(tmp_path / "versions")
+    announcements, shared = RunVersions.create(tmp_path / "versions"), SharedVersions(tmp_path / "versions")
+    versions: VersionReader = (
+        StoredVersions(socket, "default", shared.announced_replays) if socket is not None else shared
+    )
     if socket is None:
-        database.run_versions = RunVersions.create(tmp_path / "versions")
+        database.run_versions = announcements
     await BatchWriter(database, profile=PROFILES.digest).write_batch([tool_exchange(0, run="night")])
     async with (
         serve_versions(database, socket) if socket else nullcontext(),
-        open_house(tmp_path / "spools", database, mode="replay", preload_secret=SECRET, follows=follows) as house,
+        open_house(
+            tmp_path / "spools",
+            database,
+            mode=mode,
+            preload_secret=SECRET,
+            announcements=announcements,
+            follows=follows,
+        ) as house,
     ):
         url = str(house.api.base_url)
         (tmp_path / "replays").mkdir()
@@ -248,10 +258,11 @@ async def _result_of(found: Awaitable[FoundRecording]) -> FoundRecording:
     return await found
 
 
+@pytest.mark.parametrize("is_stored", [False, True])
 async def test_a_replay_that_was_created_over_rest_is_expected_with_its_options(
-    tmp_path: Path, database: Database
+    tmp_path: Path, database: Database, data: Path, is_stored: bool
 ) -> None:
-    async with preloading(tmp_path, database, follows=False) as (preloaded, house):
+    async with preloading(tmp_path, database, data if is_stored else None, follows=False) as (preloaded, house):
         writer = BatchWriter(database, profile=PROFILES.digest)
         created = {"run": "night", "id": "again", "after_last": "cycle"}
         edited = {"run": "night", "id": "edited", "overrides": [{"step": 1, "text": "another"}]}
@@ -278,8 +289,16 @@ async def test_a_replay_that_was_created_over_rest_is_expected_with_its_options(
                 assert found is None
 
 
-async def test_a_replay_is_loaded_when_it_is_created(tmp_path: Path, database: Database) -> None:
-    async with preloading(tmp_path, database, follows=False) as (preloaded, house), asyncio.TaskGroup() as group:
+@pytest.mark.parametrize("is_stored", [False, True])
+@pytest.mark.parametrize("is_fork", [False, True])
+async def test_a_replay_or_fork_is_loaded_when_it_is_created(
+    tmp_path: Path, database: Database, data: Path, is_stored: bool, is_fork: bool
+) -> None:
+    socket = data if is_stored else None
+    async with (
+        preloading(tmp_path, database, socket, mode="auto", follows=False) as (preloaded, house),
+        asyncio.TaskGroup() as group,
+    ):
         fetch, fetched, has_begun = preloaded.fetch, [], asyncio.Event()
 
         async def fetch_and_note(name: str) -> FoundRecording:
@@ -290,13 +309,19 @@ async def test_a_replay_is_loaded_when_it_is_created(tmp_path: Path, database: D
         preloaded.fetch = fetch_and_note
         tasks = [group.create_task(work) for work in (preloaded.load_expected(), preloaded.load_announced())]
         await asyncio.sleep(0)  # what was created before is not loaded
-        answer = await house.api.post("/v1/replays", json={"run": "night", "id": "again"})
+        path, options = ("/v1/runs/night/forks", {"from": 1}) if is_fork else ("/v1/replays", {"run": "night"})
+        answer = await house.api.post(path, json={**options, "id": "again"})
         assert answer.status_code == 201, answer.text
         async with asyncio.timeout(60):
             await has_begun.wait()
+            await preloaded._loading["again"].wait()
+        assert await preloaded.load_newest(), "it is kept although it is none of the newest runs"
+        fetched_before = len(fetched)
         found = await preloaded.fetch_or_take("again")
-        assert found.recording is not None
-        assert fetched == ["again"]
+        assert found.bundle is not None
+        assert found.is_edited == is_fork
+        assert (found.recording is None) == is_fork, "a fork's options say what is made of it"
+        assert fetched_before == len(fetched)
         for task in tasks:
             task.cancel()
 
