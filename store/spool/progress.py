@@ -23,16 +23,14 @@ class Progress:
 
     def __init__(self, directory: Path) -> None:
         """Raises OSError."""
-        handle = os.open(directory / NAME, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
-        try:
-            if os.fstat(handle).st_size != _COUNTER.size:
-                # Written, not only extended: on a full disk, a write to a mapped hole raises SIGBUS.
-                os.ftruncate(handle, 0)
-                os.write(handle, bytes(_COUNTER.size))
-            self._map = mmap.mmap(handle, _COUNTER.size)
-        finally:
-            os.close(handle)
+        self._map = _map_counter(directory)
         self._records = int(_COUNTER.unpack_from(self._map)[0])
+
+    def move(self, directory: Path) -> None:
+        """Go on counting in a directory that was created anew. Raises OSError."""
+        former, self._map = self._map, _map_counter(directory)
+        former.close()
+        self.add(0)
 
     @property
     def records(self) -> int:
@@ -47,6 +45,18 @@ class Progress:
     def close(self) -> None:
         """Unmap the file."""
         self._map.close()
+
+
+def _map_counter(directory: Path) -> mmap.mmap:
+    handle = os.open(directory / NAME, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    try:
+        if os.fstat(handle).st_size != _COUNTER.size:
+            # Written, not only extended: on a full disk, a write to a mapped hole raises SIGBUS.
+            os.ftruncate(handle, 0)
+            os.write(handle, bytes(_COUNTER.size))
+        return mmap.mmap(handle, _COUNTER.size)
+    finally:
+        os.close(handle)
 
 
 def records_written(directory: Path) -> int:

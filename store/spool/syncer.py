@@ -24,10 +24,14 @@ class Syncer:
         self._spool = directory
         self._disk = disk
         self._directory = disk.open_directory(directory)
+        self._former_directories: list[int] = []
+        """Handles of directories that were deleted, to be closed by the syncing thread, which may be using them."""
 
     def sync(self, handles: Sequence[int], *, directory: bool) -> str | None:
         """Sync the files, and the directory if it has new entries; return what went wrong."""
         fault = None
+        while self._former_directories:
+            self.close(self._former_directories.pop())
         for handle in handles:
             try:
                 if handle not in self.poisoned_handles:
@@ -42,6 +46,11 @@ class Syncer:
             self.poisoned_handles.update(handles)
             fault = f"the directory of the spool {self._spool} could not be synced: {error.strerror}"
         return fault
+
+    def move(self, directory: Path) -> None:
+        """Go on in a directory that was created anew. Raises OSError."""
+        former, self._directory = self._directory, self._disk.open_directory(directory)
+        self._former_directories.append(former)
 
     def sync_directory(self) -> None:
         """Sync the directory. Raises OSError."""
@@ -66,4 +75,5 @@ class Syncer:
 
     def close_directory(self) -> None:
         """Close the handle of the directory."""
-        self.close(self._directory)
+        for handle in (self._directory, *self._former_directories):
+            self.close(handle)

@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import Final, Literal
 
 from store.spool.disk import Disk
-from store.spool.errors import SpoolBroken, SpoolFull
+from store.spool.errors import SpoolBroken, SpoolError, SpoolFull
 from store.spool.output import Output, WriteFailed
 from store.spool.place import claim_spool, next_segment_number
 from store.spool.progress import Progress
@@ -448,11 +448,31 @@ class Spool:
             except WriteFailed as failure:
                 self._batch = batch[failure.frames_written :]
                 self._advance(batch[: failure.frames_written])
+                if self._restore_directory():
+                    continue
                 if not self._wait_for_retry(f"the spool {self.directory} cannot be written: {failure}"):
                     return
             else:
                 self._batch = batch[len(part) :]
                 self._advance(part)
+
+    def _restore_directory(self) -> bool:
+        """Create the directory again if somebody has deleted it, or it would take nothing for as long as the worker runs.
+
+        Not if all of the data directory is gone, which is how an installation is removed.
+        """
+        if self.directory.exists() or not self.directory.parents[1].exists():
+            return False
+        try:
+            claim = claim_spool(self.directory)
+            os.close(self._claim)
+            self._claim = claim
+            self._progress.move(self.directory)
+            self._syncer.move(self.directory)
+        except (OSError, SpoolError):
+            return False  # the next attempt to write says why
+        log.warning("the spool %s was deleted, with what waited in it; it is created again", self.directory)
+        return True
 
     def _advance(self, batch: list[bytes]) -> None:
         with self._lock:

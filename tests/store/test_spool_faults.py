@@ -1,10 +1,12 @@
 """A spool keeps acknowledged records on a full or failing disk, with torn tails and flipped bits, and after kill -9."""
 
 import asyncio
+import contextlib
 import errno
 import os
 import random
 import resource
+import shutil
 import signal
 import subprocess
 import sys
@@ -17,7 +19,9 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from calls.model import UnknownFormat
-from store.spool import Reader, Spool, SpoolBroken
+from store.spool import Reader, Spool, SpoolBroken, SpoolTaken
+from store.spool.place import claim_spool
+from store.spool.progress import records_written
 from store.spool.segment import MAGIC, MARK, OVERHEAD, encode_frames, frame_at, read_head, segment_numbers, segment_path
 from tests.store.disks import FaultyDisk
 from tests.store.test_spool import directory, everything, fill
@@ -389,6 +393,42 @@ async def test_a_writer_whose_segment_is_harmed_goes_on_in_another(
         assert found.count(b"noticed at the next sync") + len(found) < spool.appended_count
         said = str(reader.take_damage()[-1])
         assert "missing" in said or "not a spool segment" in said
+
+
+async def test_a_writer_whose_directory_is_deleted_creates_it_again(directory: Path) -> None:
+    with Spool(directory) as spool:
+        for record in RECORDS:
+            await spool.wait_until_durable(spool.append(record))
+        reader = Reader(directory)
+        assert everything(reader) == RECORDS
+        shutil.rmtree(directory)
+        async with asyncio.timeout(60):
+            while not records_written(directory) or spool.trouble:
+                with contextlib.suppress(SpoolBroken):
+                    await spool.wait_until_durable(spool.append(b"noticed at the next sync"))
+                await asyncio.sleep(0.01)
+        with pytest.raises(SpoolTaken):
+            claim_spool(directory)
+        await spool.wait_until_durable(spool.append(b"after"))
+        # The reader has the deleted segment open, and reads it to its end.
+        found = everything(reader)
+        assert found[-1] == b"after"
+        assert len(RECORDS) + len(found) == spool.appended_count
+        assert reader.take_damage() == []
+        assert records_written(directory) == spool.appended_count
+
+
+async def test_a_writer_whose_data_directory_is_removed_leaves_nothing_behind(tmp_path: Path) -> None:
+    data = tmp_path / "data"
+    with Spool(data / "spool" / "worker") as spool:
+        await spool.wait_until_durable(spool.append(b"before"))
+        shutil.rmtree(data)
+        async with asyncio.timeout(60):
+            while not spool.trouble:
+                with contextlib.suppress(SpoolBroken):
+                    await spool.wait_until_durable(spool.append(b"after"))
+                await asyncio.sleep(0.01)
+    assert not data.exists()
 
 
 def test_a_record_that_comes_just_before_the_next_segment_is_read(
