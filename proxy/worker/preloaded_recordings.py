@@ -235,7 +235,7 @@ class PreloadedRecordings:
                 return None
             try:
                 found = await self.fetch(name)
-            except (Failure, BadBundle, CorruptData):
+            except (Failure, BadBundle, CorruptData, UnknownFormat):
                 return None  # the request that needs it says so
             if found.bundle is None or _lacks_bodies(found.bundle):
                 return None
@@ -259,10 +259,12 @@ class PreloadedRecordings:
         bundle = found.bundle
         if bundle is None or None in version or _lacks_bodies(bundle):
             return None
-        try:
-            recording = await asyncio.to_thread(build_recording, bundle, self.profiles)
-        except (CorruptData, UnknownFormat):
-            return None  # the request that needs it says so
+        recording = found.recording
+        if recording is None:
+            try:
+                recording = await asyncio.to_thread(build_recording, bundle, self.profiles)
+            except (CorruptData, UnknownFormat):
+                return None  # the request that needs it says so
         return _PreloadedRecording(
             found=replace(found, recording=recording), runs=runs, version=version, size=recording.size
         )

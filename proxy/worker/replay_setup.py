@@ -41,7 +41,8 @@ def set_up_preloading(config: WorkerConfig, profiles: Profiles) -> "PreloadedRec
     if config.versions_socket is not None:
         versions = StoredVersions(Path(config.versions_socket), config.project, versions.announced_replays)
     return PreloadedRecordings(
-        fetch=store_loader(config.api, config.api_token),
+        # In mode auto, a session answers from another recording if its run is flawed.
+        fetch=store_loader(config.api, config.api_token, profiles if config.mode == "replay" else None),
         fetch_many=preloader(config.api, config.api_token, config.preload_secret),
         list_runs=run_lister(
             config.api, config.api_token, config.project, only_ended=config.versions_socket is not None

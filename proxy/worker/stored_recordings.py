@@ -4,13 +4,16 @@ import asyncio
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import Final
 
+from msgspec.structs import replace
+
+from calls.keys.profile import Profiles
 from calls.project_runs import full_run_name, split_run_name
 from proxy.errors import Failure
 from proxy.processes.http_client import HttpClient, HttpError
 from proxy.processes.http_reader import HttpReader
 from proxy.processes.store_client import path_segment
 from proxy.worker.recordings import Fetch, FetchMany, FoundRecording
-from replay.recording import pause_gc
+from replay.recording import build_recording, pause_gc
 from store.bundle import rows_bundle
 from store.generations.build import FLAWED
 
@@ -21,8 +24,11 @@ FETCH_TIMEOUT: Final = 60.0
 """Seconds that the store server may take to answer."""
 
 
-def store_loader(api: str, token: str | None) -> Fetch:
-    """Return a loader of runs, and of replays and forks that were created over REST with their options, by their full names."""
+def store_loader(api: str, token: str | None, profiles: Profiles | None = None) -> Fetch:
+    """Return a loader of runs, and of replays and forks that were created over REST with their options, by their full names.
+
+    With `profiles`, it also makes what answers requests of a recording without edits: another thread later would take longer.
+    """
     headers = {"authorization": f"Bearer {token}"} if token else {}
     reader = HttpReader(api, headers=headers, timeout=FETCH_TIMEOUT)
     read = pause_gc()(rows_bundle.read_named_recording)
@@ -35,13 +41,16 @@ def store_loader(api: str, token: str | None) -> Fetch:
             text = answer.content.decode("utf-8", "replace")[:300]
             raise Failure(f"cannot fetch run {name}: the store server at {api} answered {answer.status_code}: {text}")
         head, bundle = read(answer.content)
-        return FoundRecording(
+        found = FoundRecording(
             run=head.run,
             bundle=bundle,
             replay_options=head.requested or {},
             is_replay=head.requested is not None,
             is_flawed=FLAWED in head.labels,
         )
+        if profiles is None or bundle is None or found.is_edited:
+            return found
+        return replace(found, recording=build_recording(bundle, profiles))
 
     async def load(full_name: str) -> FoundRecording:
         project, name = split_run_name(full_name)

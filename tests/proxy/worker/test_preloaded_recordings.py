@@ -230,6 +230,22 @@ async def test_the_version_is_asked_for_when_the_head_of_a_request_has_come(
         assert len(found.bundle.entries) == 2, "it was written before the second request came"
 
 
+async def test_a_recording_is_made_by_the_thread_that_fetches_it_unless_it_is_edited(
+    tmp_path: Path, database: Database, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with preloading(tmp_path, database, follows=False) as (preloaded, house):
+        preloaded.fetch = fetch = store_loader(str(house.api.base_url), None, PROFILES)
+        edited = {"run": "night", "id": "edited", "overrides": [{"step": 1, "text": "another"}]}
+        assert (await house.api.post("/v1/replays", json=edited)).status_code == 201
+        assert (await fetch("edited")).recording is None
+        found = await fetch("night")
+        assert found.recording is not None
+        monkeypatch.setattr(preloaded_recordings, "build_recording", None)  # it is not made once more
+        preloaded.expect("night")
+        await until_loaded(preloaded)
+        assert await preloaded.take("night") is not None
+
+
 async def test_a_request_waits_for_a_run_that_is_being_loaded(tmp_path: Path, database: Database) -> None:
     async with preloading(tmp_path, database, follows=False) as (preloaded, _):
         fetch, fetched, go_on = preloaded.fetch, [], asyncio.Event()
