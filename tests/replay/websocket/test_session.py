@@ -300,6 +300,39 @@ async def test_another_question_of_graphql_is_a_miss() -> None:
     assert [place["pointer"] for place in first["nearest"]["differences"]] == ["/payload/variables/n"]
 
 
+def kernel_run(number: int, name: str, code: str = "1 + 1") -> tuple[Exchange, Json]:
+    """The WebSocket of a Jupyter kernel that ran this code, and the message of the client."""
+    header = {
+        "msg_id": f"m-{name}",
+        "session": f"s-{name}",
+        "username": name,
+        "date": name,
+        "msg_type": "execute_request",
+    }
+    asked: Json = {"header": header, "parent_header": {}, "metadata": {}, "content": {"code": code}, "channel": "shell"}
+    printed: Json = {"header": {"msg_id": "k1"}, "parent_header": header, "content": {"text": "2"}, "channel": "iopub"}
+    return one(number, ("request", asked), ("response", printed), url=f"{KERNEL}?session_id={name}"), asked
+
+
+KERNEL = "https://api.test/api/kernels/kernel-1/channels"
+
+
+async def test_a_kernel_answers_the_message_that_it_is_sent_now() -> None:
+    session = session_of(kernel_run(1, "then")[0])
+    client, asked = await open_socket(session, f"{KERNEL}?session_id=now"), kernel_run(1, "now")[1]
+    (printed,) = client.send(asked)
+    assert (printed["parent_header"]["msg_id"], printed["content"]) == ("m-now", {"text": "2"})
+    assert counts(session) == (1, 0, 0, 0, "right")
+
+
+async def test_a_kernel_that_is_sent_other_code_is_a_miss() -> None:
+    session = session_of(kernel_run(1, "then")[0])
+    client = await open_socket(session, f"{KERNEL}?session_id=now")
+    client.send(kernel_run(1, "now", "2 + 2")[1])
+    first: Any = session.report()["first_divergence"]
+    assert [place["pointer"] for place in first["nearest"]["differences"]] == ["/content/code"]
+
+
 async def test_what_is_no_websocket_after_a_101_cannot_be_answered() -> None:
     exchange = talk(1, "a")
     assert exchange.response is not None
