@@ -7,8 +7,11 @@ checkout both run in turns.
 The rows `stored_…` are the same for runs of a `--database-url`: Playhead does not know who else writes to it, so the worker asks for
 each run whether it has changed since it was loaded.
 
+The rows `late_…` are of old runs, which do not fit into the memory of what is loaded ahead.
+
 The rows `ahead_…`, `large_…` and `created_…` are of clients with tunnels and TLS, as agents have: of runs that are loaded ahead, of runs
-of a thousand calls, and of replays created over REST, which are loaded while the client's TLS handshake goes on.
+of a thousand calls, and of replays created over REST, which are loaded at once. `stored_created_…` are such replays with a
+`--database-url`, and `forked_…` are forks created over REST, in mode auto, of which all requests are answered from the record.
 
 The rows `command_…` are of workers as `playhead replay FILE` starts them: the first request, over TLS and half a second after the
 worker is ready (an agent takes longer to start), beside one on a later connection and beside later ones on the same connection.
@@ -26,7 +29,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any, Final
@@ -58,6 +61,14 @@ LARGE: Final = 1000
 LARGE_RUNS: Final = 4
 """Large runs of a round: more do not fit into the memory of what is loaded ahead."""
 
+FILLING: Final = 2000
+FILLING_RUNS: Final = 5
+FILLING_FIRST: Final = 1_000_000
+"""Calls and number of runs, and the first one's name, that fill the memory of what is loaded ahead, because they are the newest ones."""
+
+LOADING_TIME: Final = 2.0
+"""Seconds from when replays and forks are created until their agents ask."""
+
 
 def write_runs(
     directory: Path, runs: int, profiles: Profiles, url: str = URL, *, calls: int = CALLS, first: int = 0
@@ -78,9 +89,9 @@ def write_runs(
 
 @contextmanager
 def replaying(
-    checkout: Path, data: Path, files: list[Path], database: str | None = None
+    checkout: Path, data: Path, files: list[Path], database: str | None = None, mode: str = "replay"
 ) -> Iterator[tuple[int, dict[str, int]]]:
-    """An `up` in mode replay with these runs in its store: the port of its proxy, and its processes."""
+    """An `up` that answers from these runs in its store: the port of its proxy, and its processes."""
     environment = {**os.environ, "PYTHONPATH": str(checkout), "PLAYHEAD_DATA": str(data)}
     if database is not None:
         environment["PLAYHEAD_DATABASE_URL"] = database
@@ -88,7 +99,7 @@ def replaying(
     subprocess.run(
         [*playhead, "import", *map(str, files)], env=environment, cwd=data.parent, capture_output=True, check=True
     )
-    command = [*playhead, "up", "--mode", "replay", "--proxy-port", "0", "--api-port", "0"]
+    command = [*playhead, "up", "--mode", mode, "--proxy-port", "0", "--api-port", "0"]
     with subprocess.Popen(
         command, env=environment, cwd=data.parent, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL
     ) as up:
@@ -222,9 +233,18 @@ def measure_commands(checkouts: Mapping[str, Path], place: Path, rounds: int) ->
 
 
 def measure_rounds(
-    checkouts: Mapping[str, Path], place: Path, files: list[Path], runs: int, *, has_url: bool = False
+    checkouts: Mapping[str, Path],
+    place: Path,
+    files: list[Path],
+    runs: int,
+    *,
+    has_url: bool = False,
+    filling: Sequence[Path] = (),
 ) -> dict[str, list[dict[str, float]]]:
-    """Measure each checkout's `up` in turns, so many runs in each round. `has_url`: its database is one of `--database-url`."""
+    """Measure each checkout's `up` in turns, so many runs in each round.
+
+    `has_url`: its database is one of `--database-url`. `filling`: newer runs, which are loaded ahead instead.
+    """
     found: dict[str, list[dict[str, float]]] = {name: [] for name in checkouts}
     for number in range(len(files) // runs):
         for side, checkout in checkouts.items():
@@ -232,18 +252,20 @@ def measure_rounds(
             directory.mkdir(mode=0o711, parents=True, exist_ok=True)
             with ExitStack() as stack:
                 database = stack.enter_context(ensure_server(directory / "pg")).dsn if has_url else None
-                imported = files if number == 0 else files[:1]
+                imported = [*files, *filling] if number == 0 else files[:1]
                 port, processes = stack.enter_context(replaying(checkout, directory / "data", imported, database))
                 found[side].append(measure(port, processes, number * runs, runs))
     return found
 
 
-def measure_tunnels(port: int, data: Path, runs: Mapping[str, Mapping[str, int]]) -> dict[str, float]:
+def measure_tunnels(
+    port: int, data: Path, runs: Mapping[str, Mapping[str, int]], *, warms: bool = True
+) -> dict[str, float]:
     """Ask for runs and replays through tunnels, by their kinds and names: the medians of each kind."""
     trusted = ssl.create_default_context(cafile=data / "keys" / "ca.pem")
-    ask_tls(
-        port, trusted, "run-0", 0, range(1)
-    )  # the certificate of the host is made, and the client's own code loaded
+    if warms:
+        # The certificate of the host is made, and the client's own code loaded.
+        ask_tls(port, trusted, "run-0", 0, range(1))
     found: dict[str, float] = {}
     for kind, numbers in runs.items():
         firsts, connected = [], []
@@ -258,15 +280,17 @@ def measure_tunnels(port: int, data: Path, runs: Mapping[str, Mapping[str, int]]
     return found
 
 
-def create_replays(data: Path, runs: Mapping[str, int]) -> dict[str, int]:
-    """Create a replay of each of these runs over REST: the run of each."""
+def create_replays(data: Path, runs: Mapping[str, int], *, are_forks: bool = False) -> dict[str, int]:
+    """Create a replay of each of these runs over REST, or a fork that answers all steps from the record: the run of each."""
     directory = open_data_dir(data)
     notice = directory.read_notice("up")
     if notice is None:
         raise MeasurementFailed(f"no up runs in {data}")
     api = HttpClient(notice["api"], params={}, headers={"authorization": f"Bearer {directory.api_token()}"})
     for run in runs:
-        answer = api.request("POST", "/v1/replays", json={"run": run, "id": f"again-{run}"}, timeout=60)
+        replay = {"run": run, "id": f"again-{run}"}
+        path, options = (f"/v1/runs/{run}/forks", {"id": f"again-{run}"}) if are_forks else ("/v1/replays", replay)
+        answer = api.request("POST", path, json=options, timeout=60)
         if answer.status_code != 201:
             raise MeasurementFailed(f"a replay of {run} was not created: {answer.status_code}")
     return {f"again-{run}": number for run, number in runs.items()}
@@ -296,9 +320,38 @@ def measure_tunnel_rounds(
     return found
 
 
-def add_prefix(cost: Mapping[str, float]) -> dict[str, float]:
-    """Name the rows of runs of a `--database-url`."""
-    return {f"stored_{name}": value for name, value in cost.items()}
+def measure_created_rounds(
+    checkouts: Mapping[str, Path], place: Path, runs: int, rounds: int
+) -> dict[str, list[dict[str, float]]]:
+    """Measure replays with a `--database-url` and forks, which are created over REST, each checkout in turns."""
+    place.mkdir(mode=0o711)
+    files = write_runs(place, rounds * runs + 1, load_profiles(None), TLS_URL)
+    found: dict[str, list[dict[str, float]]] = {name: [] for name in checkouts}
+    for number in range(rounds):
+        chosen = {f"run-{one}": one for one in range(number * runs + 1, (number + 1) * runs + 1)}
+        for side, checkout in checkouts.items():
+            cost: dict[str, float] = {}
+            for kind, mode in (("stored_created", "replay"), ("forked", "auto")):
+                directory, are_forks = place / side / kind, kind == "forked"
+                directory.mkdir(mode=0o711, parents=True, exist_ok=True)
+                (place / side).chmod(0o711)
+                with ExitStack() as stack:
+                    database = None if are_forks else stack.enter_context(ensure_server(directory / "pg")).dsn
+                    data = directory / "data"
+                    imported = files if number == 0 else files[:1]
+                    port, _ = stack.enter_context(replaying(checkout, data, imported, database, mode))
+                    created = create_replays(data, chosen, are_forks=are_forks)
+                    time.sleep(LOADING_TIME)
+                    cost |= measure_tunnels(port, data, {kind: created}, warms=not are_forks)
+            found[side].append(cost)
+    return found
+
+
+def add_prefix(prefix: str, costs: Mapping[str, list[dict[str, float]]]) -> dict[str, list[dict[str, float]]]:
+    """Name the rows of a case."""
+    return {
+        side: [{f"{prefix}_{name}": value for name, value in one.items()} for one in of] for side, of in costs.items()
+    }
 
 
 def print_rows(costs_by_side: Mapping[str, list[dict[str, float]]]) -> None:
@@ -315,7 +368,7 @@ def main() -> None:
     parser.add_argument("--against", type=Path, help="another checkout, whose modules are compiled")
     parser.add_argument("--runs", type=int, default=40, help="runs of a round")
     parser.add_argument("--rounds", type=int, default=3)
-    parser.add_argument("--only", choices=("up", "stored", "tunnels", "command"), help="these rows")
+    parser.add_argument("--only", choices=("up", "stored", "late", "tunnels", "created", "command"), help="these rows")
     options = parser.parse_args()
     checkouts = {"this": HERE} | ({"other": options.against.resolve()} if options.against else {})
     print(f"| | {' | '.join(checkouts)} |\n| --- {'| --- ' * len(checkouts)}|")
@@ -326,14 +379,20 @@ def main() -> None:
             print_rows(measure_tunnel_rounds(checkouts, place / "tunnels", options.runs, options.rounds))
         if options.only in (None, "command"):
             print_rows(measure_commands(checkouts, place, options.rounds * 5))
-        if options.only in ("tunnels", "command"):
+        if options.only in (None, "created"):
+            print_rows(measure_created_rounds(checkouts, place / "created", options.runs // 2, options.rounds))
+        if options.only in ("tunnels", "created", "command"):
             return
         files = write_runs(place, options.runs * options.rounds, load_profiles(None))
-        if options.only != "stored":
+        if options.only in (None, "up"):
             print_rows(measure_rounds(checkouts, place / "ahead", files, options.runs))
-        if options.only != "up":
+        if options.only in (None, "stored"):
             stored = measure_rounds(checkouts, place / "stored", files, options.runs, has_url=True)
-            print_rows({name: [add_prefix(cost) for cost in costs] for name, costs in stored.items()})
+            print_rows(add_prefix("stored", stored))
+        if options.only in (None, "late"):
+            filling = write_runs(place, FILLING_RUNS, load_profiles(None), calls=FILLING, first=FILLING_FIRST)
+            late = measure_rounds(checkouts, place / "late", files, options.runs, filling=filling)
+            print_rows(add_prefix("late", late))
 
 
 if __name__ == "__main__":
