@@ -56,7 +56,7 @@ class RetentionResult(NamedTuple):
 
 
 class RetentionRunner:
-    """Removes what the policy says. `forget` is called with the project and name of each run that went."""
+    """Removes what the policy says. `forget` is called with the project and name of each run and replay that went."""
 
     def __init__(
         self,
@@ -102,11 +102,14 @@ class RetentionRunner:
             days = await self._clear_days(None)
             remains = await clear_shared_files(self._database) if is_left_by_erasure else []
             plan = await self.plan()
-            expired = await expire_runs(self._database, plan.expiries, await self._replays(plan.expiries), plan.at)
+            replays = await self._replays(plan.expiries)
+            expired = await expire_runs(self._database, plan.expiries, replays, plan.at)
             expiries = [*expired, *await expire_bodies(self._database, plan.expiries, plan.at)]
             self._signal.send()
             for one in expired:
-                self._forget(one.judged.facts.project, one.judged.facts.run)
+                project, run = one.judged.facts.project, one.judged.facts.run
+                for name in (run, *await self._names_without_run(project, replays.get((project, run), ()))):
+                    self._forget(project, name)
             days += await self._clear_days(plan)
             objects, warnings = await self._collect_objects()
             async with self._database.connection() as connection:
@@ -153,6 +156,14 @@ class RetentionRunner:
             replays |= {(project, run): ids for run, ids in reports.replays.items()}
         return replays
 
+    async def _names_without_run(self, project: str, replay_ids: Sequence[str]) -> list[str]:
+        """Return the replays that are not forks. The run of a fork stays when its parent goes."""
+        if not replay_ids:
+            return []
+        async with self._database.connection() as connection:
+            rows = await connection.fetch(REPLAYS_WITHOUT_RUN, project, replay_ids)
+        return [row["id"] for row in rows]
+
     async def _forget_expired(self) -> None:
         """Forget the runs that went in a pass which was killed before it could."""
         for project in await self._projects():
@@ -188,6 +199,11 @@ def _log_result(result: RetentionResult) -> None:
 EXPIRED = """
 SELECT DISTINCT run FROM expirations AS expired
 WHERE project = $1 AND part = 'run' AND NOT EXISTS (SELECT FROM runs WHERE runs.project = $1 AND runs.id = expired.run)
+"""
+
+REPLAYS_WITHOUT_RUN = """
+SELECT replay.id FROM unnest($2::text[]) AS replay (id)
+WHERE NOT EXISTS (SELECT FROM runs WHERE runs.project = $1 AND runs.id = replay.id)
 """
 
 LEFT_PROJECTS = "SELECT DISTINCT project FROM expirations UNION SELECT DISTINCT project FROM objects"

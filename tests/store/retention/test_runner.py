@@ -267,6 +267,18 @@ async def test_a_pass_that_is_killed_leaves_no_report_of_what_went_and_its_names
     assert sorted(forgotten) == [("default", "old-0"), ("default", "old-2")]
 
 
+async def test_a_replay_is_forgotten_with_its_run_and_a_fork_is_not(database: Database) -> None:
+    await store(database, [make_exchange("old", 20, 0), make_exchange("fork", 1, 1)])
+    reports = [ReplayReported(name, b'{"run": "old"}') for name in ("replay", "fork")]
+    await BatchWriter(database).write_batch([], replays=reports)
+    forgotten: list[tuple[str, str]] = []
+    runner = RetentionRunner(
+        database, WEEK, forget=lambda project, name: forgotten.append((project, name)), now=lambda: NOW
+    )
+    await runner.run_once()
+    assert forgotten == [("default", "old"), ("default", "replay")]
+
+
 async def test_two_servers_do_not_run_it_at_once(database: Database) -> None:
     runner = retention(database)
     async with runner._lock():
