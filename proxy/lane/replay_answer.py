@@ -17,7 +17,7 @@ from proxy.lane.relay import RelayedExchange
 from proxy.lane.upstream_http1 import Source
 from proxy.wire.engine import Answerer
 from proxy.wire.heads import HOP_BY_HOP
-from proxy.wire.problem import Problem
+from proxy.wire.problem import Problem, unanswerable_size_problem
 from proxy.wire.trailers import sendable_trailers
 from replay.answer import Answer, Duplex, Piece, recheck_delay
 
@@ -153,11 +153,10 @@ class ReplayedExchange(LaneExchange):
             if piece:
                 self._chunks.append(Chunk(time.monotonic_ns() - self._started_at, len(self._data), len(piece)))
                 self._data += piece
-        if len(self._data) > self.engine.config.limits.answered_request:
+        limit = self.engine.config.limits.answered_request
+        if len(self._data) > limit:
             self._answerer.note_unseen_request(run=self.request.named_run, large=True)
-            limit = self.engine.config.limits.answered_request
-            detail = f"the request's body is longer than {limit} bytes, the limit for lookups in a recording"
-            self.refuse(Problem(413, "request_too_large", detail))
+            self.refuse(unanswerable_size_problem(limit))
         elif self._duplex is not None:
             self._feed_duplex(self._duplex, b"".join(pieces))
 

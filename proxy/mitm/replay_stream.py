@@ -30,7 +30,7 @@ from proxy.mitm.relay_stream import RelayStream
 from proxy.mitm.stream import RequestEvent, text_fields
 from proxy.mitm.websocket_replay import WebsocketReplay
 from proxy.wire.heads import HOP_BY_HOP
-from proxy.wire.problem import Problem
+from proxy.wire.problem import Problem, unanswerable_size_problem
 from replay.answer import Answer, Dialogue, Duplex, Piece, recheck_delay, source_header
 
 BURST_BYTES = 64 << 10
@@ -143,11 +143,10 @@ class ReplayStream(RelayStream):
             case RequestData(data=data):
                 self._chunks.append(Chunk(time.monotonic_ns() - self._started_at, len(self._body), len(data)))
                 self._body += data
-                if len(self._body) > self.connection.engine.config.limits.answered_request:
+                limit = self.connection.engine.config.limits.answered_request
+                if len(self._body) > limit:
                     self._note_unseen(large=True)
-                    limit = self.connection.engine.config.limits.answered_request
-                    detail = f"the request's body is longer than {limit} bytes, the limit for lookups in a recording"
-                    yield from self.refuse(Problem(413, "request_too_large", detail))
+                    yield from self.refuse(unanswerable_size_problem(limit))
                 elif self._duplex is not None:
                     yield from self._feed_duplex(self._duplex, data)
             case RequestTrailers(trailers=trailers):

@@ -55,6 +55,16 @@ class Problem(Exception):
         return "\r\n".join(lines).encode() + b"\r\n\r\n" + self.body
 
 
+def unanswerable_size_problem(limit: int) -> Problem:
+    """The refusal of a request that is too long to be looked up in a recording."""
+    return Problem(
+        413,
+        "request_too_large",
+        f"the request's body is longer than {limit} bytes, the limit for lookups in a recording:"
+        " send less at once, or let requests to its host go live (allowed_hosts)",
+    )
+
+
 class UpstreamFault(str):
     """An error text that carries its Problem. mitmproxy passes the errors of upstream connections on as text only."""
 

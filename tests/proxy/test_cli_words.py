@@ -262,9 +262,15 @@ def test_nothing_was_recorded_is_only_said_where_the_store_has_everything() -> N
 
 
 def test_a_run_in_which_something_is_cut_is_not_offered_as_if_it_were_whole() -> None:
-    calls = [call(1)]
-    assert "incomplete" not in summary_text(RUN, calls)
-    assert "incomplete: something of it is cut" in summary_text({**RUN, "complete": False}, calls)
+    calls = [call(1), call(2, complete=False), call(3, complete=False, outcome="server_closed")]
+    assert "incomplete" not in summary_text(RUN, calls[:1])
+    summary = summary_text({**RUN, "complete": False}, calls)
+    assert "incomplete: step 2 truncated, step 3 server_closed; a body was larger than body_limit\n" in summary
+    many = [call(n, complete=False, outcome="server_closed") for n in range(7)]
+    assert "step 4 server_closed, and 2 more\n" in summary_text({**RUN, "complete": False}, many)
+    # Of its request, no answer shows it.
+    only_request = summary_text({**RUN, "complete": False}, calls[:1])
+    assert "incomplete: a body was larger than body_limit\n" in only_request
 
 
 def test_a_file_that_may_not_be_executed_is_told_from_a_command_that_is_not_there(tmp_path: Path) -> None:

@@ -294,6 +294,8 @@ async def test_whoever_answers_hears_of_a_request_that_it_does_not_get(
         reader, writer = await _plain(worker, upload + body)
         if large:
             assert b" 413 " in await reader.readline()
+            problem = await reader.readuntil(b"send less at once, or let requests to its host go live (allowed_hosts)")
+            assert b"longer than 6 bytes" in problem
         writer.close()
         await answerer.heard.wait()
     assert (answerer.lost, answerer.asked) == ([("r", large)], [])
