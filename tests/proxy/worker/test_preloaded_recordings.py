@@ -14,7 +14,7 @@ import pytest
 from calls.events import EffectBatch, ReplayReported
 from calls.keys.key import make_key
 from calls.redaction.redactor import Redactor
-from proxy.worker import preloaded_recordings
+from proxy.worker import preloaded_recordings, run_versions
 from proxy.worker.preloaded_recordings import PreloadedRecordings
 from proxy.worker.recordings import FoundRecording
 from proxy.worker.run_versions import SharedVersions, StoredVersions, VersionReader
@@ -25,6 +25,7 @@ from store.api.routes import replays as replays_route
 from store.bundle.rows_bundle import PRELOAD_HEADER
 from store.database.connection import Database
 from store.database.run_versions import NAMES, RunVersions
+from store.feed import stored_versions
 from store.feed.entries import RunChanged
 from store.feed.feed import append_entries
 from store.feed.stored_versions import serve_versions
@@ -34,9 +35,16 @@ from tests.store.samples import NOON, call, exchange, tool_exchange
 from tests.support.service import Service, running
 
 SECRET = "of this up"
-
+PATIENCE = 60.0
 
 type Change = Callable[[House, BatchWriter], Awaitable[object]]
+
+
+@pytest.fixture(autouse=True)
+def patience(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A busy machine takes longer than a worker waits, which would fetch the run: no test here is about that."""
+    monkeypatch.setattr(run_versions, "ANSWER_TIMEOUT", PATIENCE)
+    monkeypatch.setattr(stored_versions, "READ_TIMEOUT", PATIENCE)
 
 
 @asynccontextmanager
