@@ -41,6 +41,19 @@ _REPORT_URLS: Final = re.compile(
 _COUNTING_URLS: Final = re.compile(r"(static|api|.+\.gateway)\.scarf\.sh/.*")
 """Services that count installations by GET requests: CrewAI sends one at each import."""
 
+_REPORT_PATHS: Final = re.compile(
+    r"""(/.*)?(
+      /api/\d+/envelope/                             # Sentry, GlitchTip, and Sentry's Relay
+    | /api/public/ingestion                          # Langfuse
+    | /api/v1/private/(traces|spans)(/batch)?        # Opik
+    )""",
+    re.VERBOSE,
+)
+"""Paths of services that are self-hosted, too, and that no other service has."""
+
+_LANGSMITH: Final = re.compile(r"(/.*)?/runs(/batch|/multipart|/[0-9a-f-]{36})?")
+"""Paths of LangSmith's runs, which LangGraph's server has too: there they begin runs. Its SDKs name themselves."""
+
 _OTLP: Final = re.compile(r"(/.*)?/v1/(traces|metrics|logs)")
 _ID: Final = re.compile(r"(?<=/)([0-9a-f]{8}-[0-9a-f-]{27}|\d+)(?=/|$)")
 
@@ -51,6 +64,10 @@ def report_path(method: str, host: str, path: str, headers: Headers) -> str | No
         return path
     if method not in ("POST", "PUT", "PATCH"):
         return None
+    if _REPORT_URLS.fullmatch(f"{host}{path}") or _REPORT_PATHS.fullmatch(path):
+        return _ID.sub("*", path)
+    agent = header(headers, "user-agent") or ""
     # OpenTelemetry's exporters may send to any host, and name themselves (OTLP/HTTP 1.x: the paths; "User Agent": the name).
-    is_otlp = _OTLP.fullmatch(path) and (header(headers, "user-agent") or "").startswith("OTel")
-    return _ID.sub("*", path) if is_otlp or _REPORT_URLS.fullmatch(f"{host}{path}") else None
+    is_otlp = agent.startswith("OTel") and _OTLP.fullmatch(path)
+    is_langsmith = agent.startswith("langsmith-") and _LANGSMITH.fullmatch(path)
+    return _ID.sub("*", path) if is_otlp or is_langsmith else None

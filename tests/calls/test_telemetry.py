@@ -25,6 +25,10 @@ OTEL = (("User-Agent", "OTel-OTLP-Exporter-Python/1.39.0"), ("Content-Type", "ap
         ("POST", "app.crewai.com", "/crewai_plus/api/v1/tracing/ephemeral/batches"),
         ("POST", "trace.wandb.ai", "/call/upsert_batch"),
         ("POST", "logfire-us.pydantic.dev", "/v1/traces"),
+        ("POST", "errors.corp.example", "/api/42/envelope/"),
+        ("POST", "127.0.0.1", "/relay/api/1/envelope/"),
+        ("POST", "langfuse.corp.example", "/api/public/ingestion"),
+        ("POST", "localhost", "/api/v1/private/spans/batch"),
     ],
 )
 def test_services_that_take_reports_are_known(method: str, host: str, path: str) -> None:
@@ -42,6 +46,10 @@ def test_services_that_take_reports_are_known(method: str, host: str, path: str)
         ("GET", "telemetry.example.com", "/v1/traces"),
         ("POST", "tools.example.com", "/v1/logs"),
         ("POST", "trace.wandb.ai", "/calls/stream_query"),
+        ("POST", "langgraph.corp.example", "/runs/batch"),
+        ("POST", "shop.example.com", "/api/42/envelope"),
+        ("GET", "langfuse.corp.example", "/api/public/ingestion"),
+        ("POST", "localhost", "/api/v1/private/traces/search"),
     ],
 )
 def test_what_is_asked_is_no_report(method: str, host: str, path: str) -> None:
@@ -50,6 +58,14 @@ def test_what_is_asked_is_no_report(method: str, host: str, path: str) -> None:
 
 def test_opentelemetry_s_exporters_are_known_wherever_they_send() -> None:
     assert find_route("POST", "collector.corp.example", "/otlp/v1/traces", OTEL).operation == "report"
+
+
+@pytest.mark.parametrize(
+    ("method", "path"), [("POST", "/api/runs/multipart"), ("PATCH", "/runs/0197f9c2-1111-7000-8000-000000000000")]
+)
+def test_langsmith_s_sdks_are_known_wherever_they_send(method: str, path: str) -> None:
+    for agent in ("langsmith-py/0.4.1", "langsmith-js/0.3.3"):
+        assert find_route(method, "langsmith.corp.example", path, (("user-agent", agent),)).operation == "report"
 
 
 def report(body: bytes, path: str = "/api/41/envelope/", host: str = "o1.ingest.sentry.io") -> str:
