@@ -253,9 +253,10 @@ def _key_and_profile(request: Request, profiles: Profiles) -> tuple[str, str]:
 
 def _http2_by_authority(briefs: Iterable[ExchangeSummary]) -> dict[str, bool]:
     found: dict[str, bool] = {}
-    for brief in briefs:
-        authority = _authority(brief.url)
-        found[authority] = found.get(authority, False) or brief.http_version.startswith("HTTP/2")
+    # Most requests of a run go to a few URLs.
+    for url, is_http2 in dict.fromkeys((brief.url, brief.http_version.startswith("HTTP/2")) for brief in briefs):
+        authority = _authority(url)
+        found[authority] = found.get(authority, False) or is_http2
     return found
 
 

@@ -29,6 +29,8 @@ COLUMNS: Final = (
     *("request_digest", "response_digest", "head", "request_body", "response_body"),
 )
 
+_PACKED: Final = tuple(map(COLUMNS.index, ("head", "request_body", "response_body")))
+
 PRELOAD_HEADER: Final = "playhead-preload"
 """The header in which workers show that they may load recordings ahead."""
 
@@ -192,7 +194,7 @@ class StoredRun(Sequence[Entry]):
     @property
     def size(self) -> int:
         """The bytes that it holds."""
-        row_bytes = sum(len(value) for row in self._rows for value in row if isinstance(value, bytes))
+        row_bytes = sum(len(row[place] or b"") for place in _PACKED for row in self._rows)
         return row_bytes + sum(map(len, self._parts.values()))
 
     @property

@@ -216,10 +216,12 @@ class RowsExporter:
             while found := await cursor.fetch(head.batch):
                 yield found
 
-    async def _fill_objects(self, rows: Sequence[Any], columns: Sequence[str]) -> list[dict[str, Any]]:
+    async def _fill_objects(self, rows: Sequence[Any], columns: Sequence[str]) -> Sequence[Any]:
         """Return the rows with the contents of objects in their columns; of one that cannot be had, why."""
         refs = objects_of(row[column] for row in rows for column in columns)
-        contents = await self.database.objects.load(self.project, refs) if refs else {}
+        if not refs:
+            return rows
+        contents = await self.database.objects.load(self.project, refs)
         return [
             {name: fill_in(value, contents) if name in columns and value else value for name, value in row.items()}
             for row in rows
