@@ -5,7 +5,6 @@ import os
 import shutil
 import sys
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from contextlib import nullcontext
 from dataclasses import replace
 from importlib import import_module
 from pathlib import Path
@@ -226,25 +225,21 @@ async def _run_captive(plan: CommandPlan) -> CommandResult:
     # Clients make other requests behind a proxy: fewer connections ahead of time, other redirects, no HTTP/3.
     has_proxy_variables = bool(recorded.get("proxy_variables"))
     environment = _environment_with_proxy(plan) if has_proxy_variables else _environment_without_proxy(plan)
-    with (
-        recorded_clock(recorded, environment, authority.copies)
-        if plan.has_recorded_clock
-        else nullcontext(MovedClock())
-    ) as clock:
-        environment = _with_recorded(plan, environment | dict(clock.variables))
-        capture = replace(capture, binds=clock.binds)
-        inside = plan.prepared.take() if plan.prepared is not None else None
-        async with Captive(plan.command, capture, stdout=plan.stdout, inside=inside) as captive:
-            code = await captive.run(environment)
-            report = await captive.report()
-            return CommandResult(
-                code=code,
-                isolation="captive",
-                connections=report.connections,
-                unresolved_names=report.unresolved_names,
-                real_clock_reason=clock.why_not,
-                has_proxy_variables=has_proxy_variables,
-            )
+    clock = recorded_clock(recorded, environment, authority.copies) if plan.has_recorded_clock else MovedClock()
+    environment = _with_recorded(plan, environment | dict(clock.variables))
+    capture = replace(capture, binds=clock.binds)
+    inside = plan.prepared.take() if plan.prepared is not None else None
+    async with Captive(plan.command, capture, stdout=plan.stdout, inside=inside) as captive:
+        code = await captive.run(environment)
+        report = await captive.report()
+        return CommandResult(
+            code=code,
+            isolation="captive",
+            connections=report.connections,
+            unresolved_names=report.unresolved_names,
+            real_clock_reason=clock.why_not,
+            has_proxy_variables=has_proxy_variables,
+        )
 
 
 async def _run_with_variables(plan: CommandPlan, not_captive_reason: str | None = None) -> CommandResult:

@@ -2,15 +2,17 @@
 
 libfaketime 0.9.10 moves the deadlines of some functions that wait for a clock which is not moved: `time.sleep` of Python 3.11 fails,
 waits of Java and Node return at once, timers never end. A copy whose table of symbols does not have these functions leaves them to libc.
+
+It also shares memory between the processes of a command, for which it opens a semaphore when a process first reads its clock. That is of
+use only for clocks that count their readings, and ends a program whose own `malloc` reads the clock, such as one made with Bun 1.4: the
+semaphore needs memory. In the copy, opening it fails, and then the library shares none.
 """
 
 import os
 import struct
 from collections.abc import Iterator, Mapping
-from contextlib import ExitStack, contextmanager
 from glob import glob
 from hashlib import sha256
-from importlib import import_module
 from itertools import count
 from pathlib import Path
 from typing import Final
@@ -39,17 +41,15 @@ LEFT_OUT: Final = frozenset(
 )
 """Functions of libfaketime that a command has from libc. `sem_timedwait` and `pthread_cond_timedwait` stay: they wait for moved times."""
 
-SHARED_MEMORY: Final = Path("/dev/shm")  # noqa: S108 - where libc has it
-NAME: Final = "playhead-clock-"
+SEMAPHORE: Final = "sem_open"
+"""The function whose failure makes the library share nothing."""
 
-NEVER_WAITS: Final = 1 << 20
-"""The value of the semaphore: a process that is killed while it has it makes no other wait."""
-
-NO_TIME_YET: Final = struct.pack("<QQ", 0, 0) + struct.pack("<qq", 0, -1) * 4
-"""What libfaketime writes into its shared memory first."""
+FAILING: Final = "getenv"
+"""A function of libc that the library uses as well, and that returns null for the name of a semaphore, as `sem_open` does if it fails."""
 
 _ELF64: Final = b"\x7fELF\x02\x01"
 _DYNAMIC_SYMBOLS: Final = 11
+_SYMBOL_VERSIONS: Final = 0x6FFFFFFF
 _SECTION: Final = struct.Struct("<IIQQQQIIQQ")
 _SYMBOL: Final = struct.Struct("<IBBHQQ")
 _counter = count()
@@ -70,103 +70,83 @@ class MovedClock(msgspec.Struct, frozen=True, kw_only=True):
     """Why the command has the present clock, if it should have another."""
 
 
-@contextmanager
-def moved_clock(seconds: int, environment: Mapping[str, str], copies: Path) -> Iterator[MovedClock]:
-    """Prepare to run a command whose clock is so many seconds ahead. Raises NoFaketime. `copies`: where changed libraries are kept."""
+def moved_clock(seconds: int, environment: Mapping[str, str], copies: Path) -> MovedClock:
+    """Return what runs a command whose clock is so many seconds ahead. Raises NoFaketime. `copies`: where changed libraries are kept."""
     if own := next((name for name in environment if name.startswith("FAKETIME")), None):
         raise NoFaketime(f"the variable {own} is set already")
     library = next((path for pattern in LIBRARIES for path in sorted(glob(pattern))), None)
     if library is None:
         raise NoFaketime("libfaketime is not installed: apt install faketime")
     target = os.path.realpath(library)
-    with ExitStack() as stack:
-        try:
-            copy = _copy_without_waits(Path(target), copies)
-            shared = stack.enter_context(_shared_memory())
-        except (OSError, ImportError, ValueError, struct.error) as error:
-            raise NoFaketime(f"{library} cannot be used: {error}") from error
-        variables = {
-            "LD_PRELOAD": os.pathsep.join(filter(None, (target, environment.get("LD_PRELOAD")))),
-            # Whole seconds: which character divides fractions depends on the locale.
-            "FAKETIME": f"{seconds:+d}",
-            "FAKETIME_DONT_FAKE_MONOTONIC": "1",
-            "FAKETIME_FORCE_MONOTONIC_FIX": "0",
-            "FAKETIME_SHARED": shared,
-        }
-        yield MovedClock(variables=variables, binds=((str(copy), target),))
+    try:
+        copy = _changed_copy(Path(target), copies)
+    except (OSError, ValueError, struct.error) as error:
+        raise NoFaketime(f"{library} cannot be used: {error}") from error
+    variables = {
+        "LD_PRELOAD": os.pathsep.join(filter(None, (target, environment.get("LD_PRELOAD")))),
+        # Whole seconds: which character divides fractions depends on the locale.
+        "FAKETIME": f"{seconds:+d}",
+        "FAKETIME_DONT_FAKE_MONOTONIC": "1",
+        "FAKETIME_FORCE_MONOTONIC_FIX": "0",
+    }
+    return MovedClock(variables=variables, binds=((str(copy), target),))
 
 
-def _copy_without_waits(library: Path, copies: Path) -> Path:
-    """Return a copy of the library without the functions that are left to libc. Raises OSError or ValueError."""
+def _changed_copy(library: Path, copies: Path) -> Path:
+    """Return a copy of the library that moves clocks and nothing else. Raises OSError or ValueError."""
     data = library.read_bytes()
+    changes = repr((sorted(LEFT_OUT), SEMAPHORE, FAILING)).encode()
     copies.mkdir(mode=0o755, exist_ok=True)
-    copy = copies / f"libfaketime-{sha256(repr(sorted(LEFT_OUT)).encode() + data).hexdigest()[:16]}.so"
+    copy = copies / f"libfaketime-{sha256(changes + data).hexdigest()[:16]}.so"
     if not copy.exists():
         part = copy.with_suffix(f".{os.getpid()}.{next(_counter)}")
-        part.write_bytes(without_functions(data, LEFT_OUT))
+        part.write_bytes(change_library(data))
         part.chmod(0o644)
         part.replace(copy)
     return copy
 
 
-def without_functions(data: bytes, names: frozenset[str]) -> bytes:
-    """Return a library of 64 bits whose table of symbols says that it uses these functions and does not have them."""
+def change_library(data: bytes) -> bytes:
+    """Return a library of 64 bits whose table of symbols says that it has no functions that wait, and that shares no memory."""
     if not data.startswith(_ELF64):
         raise ValueError("it is not a library of 64 bits, little endian")
-    changed, found = bytearray(data), set()
-    for place in _symbols(data):
-        text, _, _, section, _, _ = _SYMBOL.unpack_from(data, place.entry)
-        start = place.texts + text
-        name = data[start : data.index(0, start)].decode("ascii", "replace")
-        if section and name in CLOCKS:
-            found.add(name)
-        if section and name in names:
-            # An undefined symbol: section 0, without a value.
-            struct.pack_into("<HQ", changed, place.entry + 6, 0, 0)
-    if found != CLOCKS:
+    changed, symbols = bytearray(data), list(_symbols(data))
+    if CLOCKS - {symbol.name for symbol in symbols if symbol.is_defined}:
         raise ValueError("it does not have the functions of libfaketime")
+    for symbol in symbols:
+        if symbol.is_defined and symbol.name in LEFT_OUT:
+            # An undefined symbol: section 0, without a value.
+            struct.pack_into("<HQ", changed, symbol.entry + 6, 0, 0)
+    used = {symbol.name: symbol for symbol in symbols if not symbol.is_defined}
+    if (semaphore := used.get(SEMAPHORE)) is not None:
+        failing = used[FAILING]
+        changed[semaphore.entry : semaphore.entry + 4] = data[failing.entry : failing.entry + 4]
+        changed[semaphore.version : semaphore.version + 2] = data[failing.version : failing.version + 2]
     return bytes(changed)
 
 
-class _Symbol(msgspec.Struct, frozen=True):
+class _Symbol(msgspec.Struct, frozen=True, kw_only=True):
+    name: str
+    is_defined: bool
+    """Whether the library has it itself."""
+
     entry: int
-    texts: int
+    version: int
+    """Where its entry in the table of symbols is, and that in the table of their versions."""
 
 
 def _symbols(data: bytes) -> Iterator[_Symbol]:
-    """Yield where the entries of the table of dynamic symbols are, and where the texts are that they refer to."""
+    """Yield the dynamic symbols. Raises ValueError if they have no versions."""
     (sections,) = struct.unpack_from("<Q", data, 0x28)
     size, number = struct.unpack_from("<HH", data, 0x3A)
     headers = [_SECTION.unpack_from(data, sections + at * size) for at in range(number)]
+    versions = next((offset for _, kind, _, _, offset, *_ in headers if kind == _SYMBOL_VERSIONS), None)
+    if versions is None:
+        raise ValueError("its symbols have no versions")
     for _, kind, _, _, offset, length, texts, *_ in headers:
         if kind == _DYNAMIC_SYMBOLS:
-            for entry in range(offset, offset + length, _SYMBOL.size):
-                yield _Symbol(entry, headers[texts][4])
-
-
-@contextmanager
-def _shared_memory() -> Iterator[str]:
-    """Provide the semaphore and the memory that the processes of a command share, which libfaketime would leave behind.
-
-    Raises OSError, or ImportError of a Python without semaphores.
-    """
-    semaphores = import_module("_multiprocessing")
-    _remove_abandoned()
-    name = f"{NAME}{os.getpid()}-{next(_counter)}"
-    memory = SHARED_MEMORY / f"{name}.memory"
-    semaphores.SemLock(1, NEVER_WAITS, NEVER_WAITS * 2, f"/{name}", False)
-    try:
-        with os.fdopen(os.open(memory, os.O_CREAT | os.O_EXCL | os.O_RDWR | os.O_NOFOLLOW, 0o600), "wb") as file:
-            file.write(NO_TIME_YET.ljust(4096, b"\0"))
-        yield f"/{name} /{memory.name}"
-    finally:
-        memory.unlink(missing_ok=True)
-        semaphores.sem_unlink(f"/{name}")
-
-
-def _remove_abandoned() -> None:
-    """Remove what commands left behind that were killed."""
-    for path in (*SHARED_MEMORY.glob(f"{NAME}*"), *SHARED_MEMORY.glob(f"sem.{NAME}*")):
-        pid = path.name.partition(NAME)[2].partition("-")[0]
-        if pid.isdecimal() and path.lstat().st_uid == os.geteuid() and not os.path.exists(f"/proc/{pid}"):
-            path.unlink(missing_ok=True)
+            for place, entry in enumerate(range(offset, offset + length, _SYMBOL.size)):
+                text, _, _, section, _, _ = _SYMBOL.unpack_from(data, entry)
+                start = headers[texts][4] + text
+                name = data[start : data.index(0, start)].decode("ascii", "replace")
+                yield _Symbol(name=name, is_defined=bool(section), entry=entry, version=versions + 2 * place)

@@ -5,8 +5,7 @@ Whatever language a program is written in, it reads these from variables or, for
 
 import os
 import time
-from collections.abc import Iterable, Iterator, Mapping
-from contextlib import ExitStack, contextmanager
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any, Final
 
@@ -70,23 +69,13 @@ def with_pinned(environment: Mapping[str, str], pinned: Mapping[str, str]) -> di
     return {name: value for name, value in environment.items() if name not in PINNED_VARIABLES} | dict(pinned)
 
 
-@contextmanager
-def recorded_clock(recorded: Mapping[str, Any], environment: Mapping[str, str], copies: Path) -> Iterator[MovedClock]:
-    """Prepare to run a command with the clock of its recording; where that is not possible, with the present one."""
+def recorded_clock(recorded: Mapping[str, Any], environment: Mapping[str, str], copies: Path) -> MovedClock:
+    """Return what runs a command with the clock of its recording; where that is not possible, with the present one."""
     try:
         seconds = _seconds_to_move(recorded)
+        return moved_clock(seconds, environment, copies) if seconds else MovedClock()
     except NoFaketime as why:
-        yield MovedClock(why_not=str(why))
-        return
-    if not seconds:
-        yield MovedClock()
-        return
-    with ExitStack() as stack:
-        try:
-            clock = stack.enter_context(moved_clock(seconds, environment, copies))
-        except NoFaketime as why:
-            clock = MovedClock(why_not=str(why))
-        yield clock
+        return MovedClock(why_not=str(why))
 
 
 def _seconds_to_move(recorded: Mapping[str, Any]) -> int:

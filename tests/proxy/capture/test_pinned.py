@@ -1,8 +1,6 @@
 """What a command has as it was recorded: variables from a label of the run, and the clock through libfaketime."""
 
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
@@ -47,14 +45,12 @@ def test_the_clock_is_moved_by_as_much_as_the_recording_is_older(
 ) -> None:
     moved: list[int] = []
 
-    @contextmanager
-    def note_seconds(seconds: int, _environment: object, _copies: object) -> Iterator[MovedClock]:
+    def note_seconds(seconds: int, _environment: object, _copies: object) -> MovedClock:
         moved.append(seconds)
-        yield MovedClock()
+        return MovedClock()
 
     def why_present(recorded: dict[str, object]) -> str:
-        with pinned.recorded_clock(recorded, {}, tmp_path) as clock:
-            return clock.why_not
+        return pinned.recorded_clock(recorded, {}, tmp_path).why_not
 
     monkeypatch.setattr(pinned, "moved_clock", note_seconds)
     now = time.time_ns()
