@@ -5,7 +5,7 @@ value that is left out or changed is noted with the rule that applies.
 """
 
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Final
 
 import msgspec
@@ -428,15 +428,26 @@ class Selection:
         return rest if isinstance(rest, OmittedField) else block if rest is text else {**block, "text": rest}
 
     def _remove_text_nonce(self, text: str, node: Node, at: At) -> str | OmittedField:
-        starts = tuple(start for within, start in node.nonces if text.startswith(within) and start in text)
-        if not starts:
+        nonces = [(start, until) for within, start, until in node.nonces if text.startswith(within) and start in text]
+        if not nonces:
             return text
         lines = text.split("\n")
-        others = [line for line in lines if not line.startswith(starts)]
-        if len(others) == len(lines):
+        rest = [part for line in lines if (part := _line_without_nonce(line, nonces)) is not None]
+        if rest == lines:
             return text
         self._leave_out(at, "nonce")
-        return "\n".join(others) or OMITTED
+        return "\n".join(rest) or OMITTED
+
+
+def _line_without_nonce(line: str, nonces: Iterable[tuple[str, str]]) -> str | None:
+    """Return what counts of a line; None if nothing does."""
+    for start, until in nonces:
+        if line.startswith(start):
+            if not until:
+                return None
+            end = line.find(until, len(start))
+            return line if end < 0 else line[end:]
+    return line
 
 
 def _whole_items(values: Sequence[Json], count: int, known: int, node: Node) -> int:

@@ -86,6 +86,8 @@ class Nonce(msgspec.Struct, frozen=True, kw_only=True):
     starts: str
     within: str = ""
     """The beginning of the texts in which such lines are left out."""
+    until: str = ""
+    """Where the line begins to count again; without it, the whole line is left out."""
 
 
 class Default(msgspec.Struct, frozen=True, kw_only=True):
@@ -198,7 +200,8 @@ class Profile:
             yield from (RuleAtPath(path=path, rule=fold) for path in getattr(self.folds, fold))
         yield from (RuleAtPath(path=one.path, rule="default", value=one.value) for one in self.folds.defaults)
         yield from (
-            RuleAtPath(path=nonce.path, rule="nonce", nonce=(nonce.within, nonce.starts)) for nonce in self.folds.nonces
+            RuleAtPath(path=nonce.path, rule="nonce", nonce=(nonce.within, nonce.starts, nonce.until))
+            for nonce in self.folds.nonces
         )
         yield from (RuleAtPath(path=one.path, rule="answers", answer=_answer_places(one)) for one in self.folds.answers)
 

@@ -47,8 +47,8 @@ _PLAIN: Final = re.compile(r"\$(?:\.[A-Za-z_][A-Za-z0-9_]*|\[\*\])*")
 _STEP: Final = re.compile(r"\.([A-Za-z_][A-Za-z0-9_]*)|\[\*\]")
 
 
-type NonceStart = tuple[str, str]
-"""The beginning of the texts that have a nonce, and that of its line."""
+type NonceLine = tuple[str, str, str]
+"""The beginning of the texts that have a nonce, that of its line, and what of the line counts again, if not all is left out."""
 
 
 class AnswerPlaces(msgspec.Struct, frozen=True, kw_only=True):
@@ -78,7 +78,7 @@ class RuleAtPath(msgspec.Struct, frozen=True, kw_only=True):
 
     path: str
     rule: Rule
-    nonce: NonceStart | None = None
+    nonce: NonceLine | None = None
     answer: AnswerPlaces | None = None
     """For answers: where an element says which call it answers."""
     value: Json = None
@@ -90,7 +90,7 @@ class Node(msgspec.Struct, frozen=True, kw_only=True):
 
     field_class: FieldClass | None = None
     folds: frozenset[Rule] = frozenset()
-    nonces: tuple[NonceStart, ...] = ()
+    nonces: tuple[NonceLine, ...] = ()
     nonce_texts: tuple[str, ...] = ()
     """The beginnings of the texts that have nonces."""
     answer: AnswerPlaces | None = None

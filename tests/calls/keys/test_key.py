@@ -3,6 +3,7 @@
 import base64
 import gzip
 import json
+from functools import partial
 from typing import Any
 
 import pytest
@@ -172,6 +173,10 @@ RESPONSES = "https://api.openai.com/v1/responses"
 GEMINI = "https://generativelanguage.googleapis.com/v1beta/models/gemini-2.5-pro:generateContent"
 
 
+def said(text: str) -> dict[str, Any]:
+    return {"type": "input_text", "text": text}
+
+
 def claude_reminder(day: str) -> dict[str, Any]:
     reminder = f"<system-reminder>\n# currentDate\nToday's date is {day}.\n</system-reminder>"
     return chat(user([{"type": "text", "text": reminder}, {"type": "text", "text": "hi"}]), max_tokens=1)
@@ -223,12 +228,68 @@ def gemini_context(day: str) -> dict[str, Any]:
             {},
         ),
         (GEMINI, gemini_context, ()),
+        *(
+            (to, partial(body, begins), headers)
+            for to, body, headers in (
+                (OPENAI, lambda text, day: chat({"role": "system", "content": text.format(day)}), ()),
+                (
+                    RESPONSES,
+                    lambda text, day: {"input": [{"role": "developer", "content": [said(text.format(day))]}]},
+                    (),
+                ),
+                (RESPONSES, lambda text, day: {"input": [{"role": "developer", "content": text.format(day)}]}, ()),
+                (ANTHROPIC, lambda text, day: chat(system=[{"type": "text", "text": text.format(day)}]), (VERSION,)),
+            )
+            for begins in (
+                "You are Cline, an AI.\n<env>\n2. Date: {}\n3. IDE: Terminal",
+                "You are an agent in the Continue CLI.\nToday's date: {}\n</env>",
+                "You are the GitHub Copilot CLI, a terminal.\nSession folder: /root/.copilot/session-state/{}\n",
+            )
+        ),
+        (OPENAI, lambda day: chat(user(f"<current_datetime>{day}</current_datetime>\n\nhi")), ()),
+        (
+            RESPONSES,
+            lambda day: {"input": [user([said(f"<current_datetime>{day}</current_datetime>\n\nhi")])]},
+            (),
+        ),
+        (ANTHROPIC, lambda day: chat(user(f"<current_datetime>{day}</current_datetime>\n\nhi")), (VERSION,)),
     ],
 )
 def test_the_day_that_a_coding_agent_notes_for_itself_is_not_in_the_key(
     to: str, body: Any, headers: tuple[tuple[str, str], ...]
 ) -> None:
     assert key(to, body("2026-11-26"), *headers) == key(to, body("2026-11-27"), *headers)
+
+
+@pytest.mark.parametrize(
+    ("to", "body"),
+    [
+        (OPENAI, lambda text: chat(user("hi"), {"role": "tool", "tool_call_id": "c", "content": text})),
+        (RESPONSES, lambda text: {"input": [{"type": "function_call_output", "call_id": "c", "output": text}]}),
+        (ANTHROPIC, lambda text: chat(user([{"type": "tool_result", "tool_use_id": "c", "content": text}]))),
+        (
+            ANTHROPIC,
+            lambda text: chat(
+                user([{"type": "tool_result", "tool_use_id": "c", "content": [{"type": "text", "text": text}]}])
+            ),
+        ),
+    ],
+)
+def test_the_number_of_a_shell_of_copilot_is_not_in_the_key_and_its_exit_code_is(to: str, body: Any) -> None:
+    """It numbers shells as they begin, which may be at once."""
+    text = "one\n<shellId: {} completed with exit code {}>"
+    right = key(to, body(text.format(0, 0)))
+    assert key(to, body(text.format(1, 0))) == right
+    assert key(to, body(text.format(0, 1))) != right
+    assert key(to, body("two\n<shellId: 0 completed with exit code 0>")) != right
+    # A line that does not go on so counts as it is.
+    assert key(to, body("<shellId: 1 is busy>")) != key(to, body("<shellId: 2 is busy>"))
+
+
+def test_a_line_of_a_shell_that_somebody_writes_is_in_the_key() -> None:
+    one, other = (f"<shellId: {number} completed with exit code 0>" for number in (0, 1))
+    for to in (OPENAI, ANTHROPIC):
+        assert key(to, chat(user(one))) != key(to, chat(user(other)))
 
 
 def test_a_day_that_somebody_writes_is_in_the_key() -> None:
