@@ -200,7 +200,7 @@ def doctor_command(command: tuple[str, ...], strict: bool, as_json: bool, **flag
         print_json(doctor.findings_json(found))
     else:
         print_table(("CLIENT", "VERDICT", "RUN KNOWN", "WHAT TO DO"), doctor.finding_rows(found), advice=True)
-        for sentence in (*environment_problems(os.environ), *_export_problems(settings_from_flags(**flags))):
+        for sentence in (*environment_problems(os.environ), *_store_problems(settings_from_flags(**flags))):
             click.echo(f"playhead: {sentence}", err=True)
         if command and not strict and not doctor.findings_for_command(command, os.environ, found):
             click.echo("playhead: which clients COMMAND uses is unknown: look for them in the list", err=True)
@@ -208,17 +208,24 @@ def doctor_command(command: tuple[str, ...], strict: bool, as_json: bool, **flag
     raise click.exceptions.Exit(0 if doctor.is_every_client_recorded(judged) else 1)
 
 
-def _export_problems(settings: Settings) -> list[str]:
-    """Return what prevents the exports of the running store server, one sentence each."""
+def _store_problems(settings: Settings) -> list[str]:
+    """Return what the running store server lacks, one sentence each: what is stored late, and what is not exported."""
     data = open_data_dir(settings.data)
     notice = data.read_notice("store")
     if notice is None or not data.store_lock.is_held():
         return []
-    with Api(notice["api"], data.api_token(), data.api_token_file) as api:
-        return [
+    try:
+        with Api(notice["api"], data.api_token(), data.api_token_file) as api:
+            troubles, exports = api.read_troubles()
+    except Failure as failure:
+        return [f"the running store server cannot be asked how it is: {failure}"]
+    return [
+        *(f"the running store server is in trouble: {printable(reason)}" for reason in troubles),
+        *(
             f"the export to {printable(endpoint)} fails: {printable(reason)}; recording goes on, and it is tried again"
-            for endpoint, reason in api.export_troubles().items()
-        ]
+            for endpoint, reason in exports.items()
+        ),
+    ]
 
 
 async def _examine_clients(settings: Settings, command: tuple[str, ...]) -> tuple[doctor.ClientFinding, ...]:

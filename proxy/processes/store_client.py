@@ -112,10 +112,11 @@ class Api:
         with _translate_errors(self.url):
             return list(self._http.request("GET", "/readyz").json()["troubles"].values())
 
-    def export_troubles(self) -> dict[str, str]:
-        """Return what prevents exports, by endpoint."""
+    def read_troubles(self) -> tuple[list[str], dict[str, str]]:
+        """Return why recordings do not reach the database, and what prevents exports, by endpoint. Takes seconds at most."""
         with _translate_errors(self.url):
-            return dict(self._http.request("GET", "/readyz", timeout=5.0).json().get("exports", {}))
+            report = self._http.request("GET", "/readyz", timeout=5.0).json()
+        return list(report["troubles"].values()), dict(report.get("exports", {}))
 
     def fetch_obstacle(self) -> str | None:
         """Explain why no recording can be fetched at the moment; None if one can. Takes seconds at most."""
