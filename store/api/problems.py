@@ -7,6 +7,7 @@ from typing import Any
 from fastapi import FastAPI, Request, Response
 from fastapi.exceptions import RequestValidationError
 from starlette.exceptions import HTTPException
+from starlette.routing import Match, Route
 
 from calls.project_runs import DEFAULT_PROJECT
 from store.api.answers import JsonResponse
@@ -74,13 +75,23 @@ def _problem_response(request: Request, error: Exception) -> Response:
 def _framework_error(request: Request, error: Exception) -> Response:
     assert isinstance(error, HTTPException)
     status = HTTPStatus(error.status_code)
+    headers = error.headers
+    if status == HTTPStatus.METHOD_NOT_ALLOWED:
+        headers = {"allow": ", ".join(_allowed_methods(request))}  # the framework's has those of one route
     details = {
         400: "the body cannot be read: send a JSON object in UTF-8, with the header content-type: application/json",
         404: f"no such path: {request.url.path}; /docs lists all paths",
         405: f"{request.url.path} does not support {request.method}; /docs lists the methods of all paths",
     }
     detail = details.get(status.value, str(error.detail))
-    return Problem(status.value, status.name.lower(), detail, headers=error.headers).response(request.url.path)
+    return Problem(status.value, status.name.lower(), detail, headers=headers).response(request.url.path)
+
+
+def _allowed_methods(request: Request) -> list[str]:
+    """Return the methods of a path, which has a route for each."""
+    routes = [route for route in request.app.routes if isinstance(route, Route)]
+    found = [route.methods or () for route in routes if route.matches(request.scope)[0] is not Match.NONE]
+    return sorted({method for methods in found for method in methods})
 
 
 def _invalid_request(request: Request, error: Exception) -> Response:

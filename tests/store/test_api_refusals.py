@@ -227,6 +227,20 @@ async def test_a_bad_request_is_a_problem_that_says_so(tmp_path: Path, database:
             assert "[A-Za-z" not in told["detail"], "an expression is no explanation"
 
 
+async def test_a_method_that_a_path_does_not_have_is_answered_with_those_that_it_has(
+    tmp_path: Path, database: Database
+) -> None:
+    async with open_house(tmp_path / "spool", database, follows=False) as house:
+        for path, methods in (
+            ("/v1/runs/a", "DELETE, GET, PATCH, PUT"),
+            ("/v1/runs", "GET"),
+            ("/v1/session", "DELETE, GET, POST"),
+        ):
+            answer = await house.api.request("OPTIONS", path)
+            is_problem(answer, 405)
+            assert answer.headers["allow"] == methods
+
+
 BAD_BODIES = (b"", b"{", b"[]", b'{"labels":{"a":1}}', b'{"name":"\\u0000"}', b'{"unknown":1}', b"\xff")
 
 BAD_WORDS: tuple[tuple[str, object, str], ...] = (
