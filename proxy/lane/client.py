@@ -13,6 +13,7 @@ from typing import Final, cast
 from calls.model import Headers, Outcome
 from proxy.capture.connections.reset import reset_after_data
 from proxy.lane.admission import (
+    LaneRequest,
     TunnelTarget,
     admitted_request,
     expect_run,
@@ -222,31 +223,9 @@ class Http1Connection(ClientConnection, asyncio.Protocol):
             self._hand_over(data, "malformed")
             return None
         raw, rest = data[: end + 4], data[end + 4 :]
-        request = self._head_cache.find(raw)
+        request = self._head_cache.find(raw) or self._admit(raw, rest)
         if request is None:
-            head = request_head(raw)
-            if head is not None and self._needs_owner(head):
-                self._buffer = data
-                self.start_task(self._find_owner())
-                return None
-            if head is not None and head.method == "CONNECT" and self._tunnel is None and self.engine.reverse is None:
-                tunnel = tunnel_target(head, self.engine)
-                if tunnel is not None:
-                    self._transport.write(_CONNECT_OK)
-                    expect_run(self.engine, tunnel.credentials)
-                    self._read_ahead(ahead=False)
-                    self.lane.enter_tunnel(self._transport, self.owner, tunnel, rest)
-                    self._leave_lane()
-                    return None
-            if head is not None:
-                request = admitted_request(head, self.engine, self.owner, self._tunnel, self._origin)
-            if request is None:
-                self._hand_over(data, handover_reason(head, self.engine))
-                return None
-            if not self._is_counted:
-                self._is_counted = True
-                self.engine.config.counts["connections/lane_http1"] += 1
-            self._head_cache.remember(raw, request)
+            return None
         if not self.engine.config.access.can_write(request.identity.run, request.credentials):
             # Check cached heads too: the run may have been claimed since.
             self._hand_over(data, "refused")
@@ -256,6 +235,39 @@ class Http1Connection(ClientConnection, asyncio.Protocol):
         self.exchange = exchange = exchange_for(self, request, self.owner, self._pool)
         exchange.start()
         return rest
+
+    def _admit(self, raw: bytes, rest: bytes) -> LaneRequest | None:
+        """Return the request that a new head begins, or None if it is served otherwise, or begins when its owner is known."""
+        head = request_head(raw)
+        if head is not None and self._needs_owner(head):
+            self._buffer = raw + rest
+            self.start_task(self._find_owner())
+            return None
+        if head is not None and self._enter_tunnel(head, rest):
+            return None
+        request = head and admitted_request(head, self.engine, self.owner, self._tunnel, self._origin)
+        if request is None:
+            self._hand_over(raw + rest, handover_reason(head, self.engine))
+            return None
+        if not self._is_counted:
+            self._is_counted = True
+            self.engine.config.counts["connections/lane_http1"] += 1
+        self._head_cache.remember(raw, request)
+        return request
+
+    def _enter_tunnel(self, head: RequestHead, rest: bytes) -> bool:
+        """Open the tunnel that a CONNECT asks for. Return whether the lane serves it."""
+        if head.method != "CONNECT" or self._tunnel is not None or self.engine.reverse is not None:
+            return False
+        tunnel = tunnel_target(head, self.engine)
+        if tunnel is None:
+            return False
+        self._transport.write(_CONNECT_OK)
+        expect_run(self.engine, tunnel.credentials)
+        self._read_ahead(ahead=False)
+        self.lane.enter_tunnel(self._transport, self.owner, tunnel, rest)
+        self._leave_lane()
+        return True
 
     def _needs_owner(self, head: RequestHead) -> bool:
         """Return whether the process that owns the connection must be looked up before this request starts."""
