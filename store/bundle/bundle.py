@@ -6,8 +6,6 @@ damage is not only detected but located. The same run always gives the same byte
 """
 
 import hashlib
-import json
-import re
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
@@ -20,15 +18,15 @@ import msgspec
 from calls.codec.json import parse_json
 from calls.events import EffectBatch, Gap
 from calls.model import FORMAT, Call, Exchange, UnknownFormat
+from store.bundle.sealed_lines import CONFLICT, seal_fault, seal_line, show_invisible
+from store.bundle.shared_ends import WORTH_A_REFERENCE, shared_ends
 from store.bundle.trace import (
     BodyJson,
     EffectsJson,
     ExchangeJson,
     GapJson,
     InvalidTrace,
-    Span,
     body_to_json,
-    digest,
     effects_from_json,
     effects_to_json,
     exchange_from_json,
@@ -235,7 +233,7 @@ class BundleWriter(msgspec.Struct):
         return self._seal_and_count(members)
 
     def _seal_and_count(self, members: Mapping[str, Any]) -> bytes:
-        line = seal_line(_visible(_encoder.encode(members)))
+        line = seal_line(show_invisible(_encoder.encode(members)))
         self._line += 1
         self._sha.update(line)
         return line
@@ -244,8 +242,8 @@ class BundleWriter(msgspec.Struct):
         request, body = exchange.request, exchange.request.body
         place = f"{request.method} {request.url.partition('?')[0]}"
         recent = self._recent.setdefault(place, deque(maxlen=_CANDIDATES))
-        raw = body_to_json(body, request.headers, *_shared_ends(body.data, recent))
-        if raw is not None and raw.text is not None and len(body.data) >= _WORTH_A_REFERENCE:
+        raw = body_to_json(body, request.headers, *shared_ends(body.data, recent))
+        if raw is not None and raw.text is not None and len(body.data) >= WORTH_A_REFERENCE:
             recent.append((self._line + 1, body.data))
         return raw
 
@@ -258,71 +256,6 @@ _encoder = msgspec.json.Encoder(decimal_format="number")
 
 _CANDIDATES = 4
 """The number of earlier requests to the same URL that a new one is compared with: concurrent agents alternate."""
-
-_WORTH_A_REFERENCE = 256
-_SEAL = b',"check":"'
-_SEAL_SIZE = len(_SEAL) + len('sha256:"}\n') + 64
-
-
-def seal_line(line: bytes) -> bytes:
-    """Add to a JSON object, as its last member, the digest of everything before it."""
-    with memoryview(line) as view, view[:-1] as content:
-        return b"".join((content, _seal_of(content)))
-
-
-def _seal_of(content: memoryview) -> bytes:
-    return _SEAL + digest(content).encode() + b'"}\n'
-
-
-# Characters that are escaped so that a reviewer sees them: line separators, bidirectional overrides, C1 controls, and tags,
-# which can carry instructions to a model that a person does not see. They occur only in strings, so no value changes.
-_INVISIBLE = re.compile(
-    rb"\xe2\x80[\x8b-\x8f\xa8-\xae]|\xe2\x81[\xa0-\xaf]|\xef\xbb\xbf|\xc2[\x80-\x9f]|\x7f|\xd8\x9c|\xf3\xa0[\x80-\x87][\x80-\xbf]"
-)
-
-
-def _visible(line: bytes) -> bytes:
-    if line.isascii() and b"\x7f" not in line:
-        return line  # large bodies are mostly base64, and searching them takes seconds
-    return _INVISIBLE.sub(lambda match: json.dumps(match[0].decode())[1:-1].encode(), line)
-
-
-def _shared_ends(data: bytes, recent: Iterable[tuple[int, bytes]]) -> tuple[Span | None, Span | None]:
-    """Return references to an earlier body for the ends that `data` has in common with it, if they are long enough."""
-    best: tuple[int, int, int] = (0, 0, 0)
-    for line, other in recent:
-        prefix = _common_prefix(data, other)
-        suffix = _common_suffix(data[prefix:], other)
-        best = max(best, (line, prefix, suffix), key=lambda candidate: candidate[1] + candidate[2])
-    line, prefix, suffix = best
-    return (line, prefix) if prefix else None, (line, suffix) if suffix else None
-
-
-def _common_prefix(data: bytes, other: bytes) -> int:
-    """Return the length of the common beginning, up to a brace, so that no character is split and the rest is readable."""
-    size = _longest(min(len(data), len(other)), lambda size: data[:size] == other[:size])
-    cut = max(data.rfind(b"{", 0, size), data.rfind(b"}", 0, size) + 1)
-    return cut if cut >= _WORTH_A_REFERENCE // 2 else 0
-
-
-def _common_suffix(data: bytes, other: bytes) -> int:
-    """Return the length of the common end, from the next member or the end of a list."""
-    limit = min(len(data), len(other))
-    size = _longest(limit, lambda size: data[len(data) - size :] == other[len(other) - size :])
-    cut = _CUT.search(data, len(data) - size)
-    return len(data) - cut.start() if cut and len(data) - cut.start() >= _WORTH_A_REFERENCE // 2 else 0
-
-
-_CUT = re.compile(rb',"|]')
-
-
-def _longest(limit: int, agrees: Any) -> int:
-    """Return the greatest size up to `limit` that agrees, by bisection."""
-    low = 0
-    while low < limit:
-        middle = (low + limit + 1) // 2
-        low, limit = (middle, limit) if agrees(middle) else (low, middle - 1)
-    return low
 
 
 class _FormatJson(msgspec.Struct):
@@ -402,9 +335,10 @@ class _Reader(msgspec.Struct):
             raise BadBundle(number, "it follows the last line of the bundle")
         if number == 1:
             _check_first_line(line)
-        content = _check_seal(number, line)
+        if (fault := seal_fault(line)) is not None:
+            raise BadBundle(number, fault)
         try:
-            part = _head(content) if number == 1 else self._read_line(number, _line_decoder.decode(content))
+            part = _head(line) if number == 1 else self._read_line(number, _line_decoder.decode(line))
         except (BadBundle, UnknownFormat):
             raise
         except (ValueError, RecursionError) as error:
@@ -512,12 +446,6 @@ def require_known_bundle(version: int) -> None:
         )
 
 
-CONFLICT = (b"<<<<<<< ", b"||||||| ", b"=======", b">>>>>>> ")
-"""The beginnings of the lines that Git inserts at a merge conflict."""
-
-CONFLICTED = "a Git conflict marker, because a merge of the file is not finished (check out one side of it)"
-
-
 def _check_first_line(line: bytes) -> None:
     """Refuse a file that is not a bundle, and a bundle of a later version, whose lines may be sealed differently."""
     if line.startswith(b"\xef\xbb\xbf"):
@@ -532,20 +460,3 @@ def _check_first_line(line: bytes) -> None:
     else:
         if head.format > EFFECTS_FORMAT:
             require_known_bundle(head.format)
-
-
-def _check_seal(number: int, line: bytes) -> bytes:
-    """Check the line's digest, and return the line."""
-    if line.startswith(CONFLICT):
-        raise BadBundle(number, f"it is {CONFLICTED}")
-    if line.endswith(b"\r\n"):
-        raise BadBundle(
-            number, "it ends with CR LF, so an editor or Git has rewritten the file (mark it `-text` in .gitattributes)"
-        )
-    if len(line) < _SEAL_SIZE or not line.startswith(b"{") or not line.endswith(b'"}\n'):
-        raise BadBundle(number, "the line is incomplete")
-    with memoryview(line) as view, view[:-_SEAL_SIZE] as content:
-        is_sealed = _seal_of(content) == view[-_SEAL_SIZE:]
-    if not is_sealed:
-        raise BadBundle(number, "its bytes do not match its own digest")
-    return line

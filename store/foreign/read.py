@@ -12,7 +12,7 @@ from typing import IO, Any, Final, cast
 
 import msgspec
 
-from store.bundle.bundle import CONFLICT, CONFLICTED
+from store.bundle.sealed_lines import CONFLICT, CONFLICTED
 from store.foreign.contents import Format, Found, NotReadable
 
 LARGEST: Final = 512 << 20

@@ -18,7 +18,8 @@ from proxy.processes.user_command import require_command
 from proxy.settings import load_settings
 from proxy.worker.recordings import load_file
 from store.active_profiles import load_profiles
-from store.bundle.bundle import Bundle, Entry, bundle_lines, seal_line
+from store.bundle.bundle import Bundle, Entry, bundle_lines
+from store.bundle.sealed_lines import seal_line
 from tests.store.exchanges import conversation
 from tests.support.service import command, running
 

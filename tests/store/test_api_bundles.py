@@ -15,8 +15,9 @@ from calls.events import Gap, ReplayReported
 from calls.model import Exchange
 from store.api.routes import imports
 from store.bundle import rows_bundle as packed
-from store.bundle.bundle import BadBundle, Bundle, bundle_lines, load_bundle, read_bundle, seal_line
+from store.bundle.bundle import BadBundle, Bundle, bundle_lines, load_bundle, read_bundle
 from store.bundle.exchange_summary import summarize_exchange
+from store.bundle.sealed_lines import seal_line
 from store.database.connection import Database
 from store.database.schema_version import SCHEMA
 from store.ingest.batch_writer import BatchWriter

@@ -17,7 +17,7 @@ from proxy.cli import playhead
 from proxy.errors import Failure
 from store.anchors.anchor_check import AnchorTrust
 from store.anchors.timestamp import InvalidTimestamp, check_timestamp, read_roots, stated_time
-from store.bundle.bundle import seal_line
+from store.bundle.sealed_lines import seal_line
 from store.database.connection import Database
 from store.ingest.batch_writer import BatchWriter
 from store.proof.bundle_proof import load_bundle_proof, verify_bundle

@@ -24,8 +24,8 @@ from store.bundle.bundle import (
     load_bundle,
     read_bundle,
     read_parts,
-    seal_line,
 )
+from store.bundle.sealed_lines import seal_line
 from store.bundle.trace import digest
 from tests.store.exchanges import RUN, STARTED, body, bundle, conversation, effect_batch, exchange, exchanges, gaps
 

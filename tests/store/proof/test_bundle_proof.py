@@ -17,7 +17,8 @@ import pytest
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
 from calls.events import Gap
-from store.bundle.bundle import read_bundle, seal_line
+from store.bundle.bundle import read_bundle
+from store.bundle.sealed_lines import seal_line
 from store.database.connection import Database
 from store.ingest.batch_writer import BatchWriter
 from store.proof.bundle_proof import NoProof, verify_bundle
