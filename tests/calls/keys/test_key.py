@@ -173,7 +173,7 @@ RESPONSES = "https://api.openai.com/v1/responses"
 GEMINI = "https://generativelanguage.googleapis.com/v1beta/models/gemini-2.5-pro:generateContent"
 
 
-def said(text: str) -> dict[str, Any]:
+def text_part(text: str) -> dict[str, Any]:
     return {"type": "input_text", "text": text}
 
 
@@ -234,7 +234,7 @@ def gemini_context(day: str) -> dict[str, Any]:
                 (OPENAI, lambda text, day: chat({"role": "system", "content": text.format(day)}), ()),
                 (
                     RESPONSES,
-                    lambda text, day: {"input": [{"role": "developer", "content": [said(text.format(day))]}]},
+                    lambda text, day: {"input": [{"role": "developer", "content": [text_part(text.format(day))]}]},
                     (),
                 ),
                 (RESPONSES, lambda text, day: {"input": [{"role": "developer", "content": text.format(day)}]}, ()),
@@ -249,7 +249,7 @@ def gemini_context(day: str) -> dict[str, Any]:
         (OPENAI, lambda day: chat(user(f"<current_datetime>{day}</current_datetime>\n\nhi")), ()),
         (
             RESPONSES,
-            lambda day: {"input": [user([said(f"<current_datetime>{day}</current_datetime>\n\nhi")])]},
+            lambda day: {"input": [user([text_part(f"<current_datetime>{day}</current_datetime>\n\nhi")])]},
             (),
         ),
         (ANTHROPIC, lambda day: chat(user(f"<current_datetime>{day}</current_datetime>\n\nhi")), (VERSION,)),
