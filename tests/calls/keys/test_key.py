@@ -244,8 +244,12 @@ def gemini_context(day: str) -> dict[str, Any]:
                 "You are Cline, an AI.\n<env>\n2. Date: {}\n3. IDE: Terminal",
                 "You are an agent in the Continue CLI.\nToday's date: {}\n</env>",
                 "You are the GitHub Copilot CLI, a terminal.\nSession folder: /root/.copilot/session-state/{}\n",
+                "Act as an expert software developer.\n- Language: English\n- Current date: {}\n",
             )
         ),
+        (RESPONSES, lambda day: {"instructions": f"You are gptme v1.\n**Local date:** {day} UTC", "input": "hi"}, ()),
+        (OPENAI, lambda day: chat({"role": "system", "content": f"You are gptme v1.\n**Local date:** {day}"}), ()),
+        (ANTHROPIC, lambda day: chat(system=f"You are gptme v1.\n**Local date:** {day}"), (VERSION,)),
         (OPENAI, lambda day: chat(user(f"<current_datetime>{day}</current_datetime>\n\nhi")), ()),
         (
             RESPONSES,
