@@ -1,13 +1,14 @@
-"""Copies of the directories from which Chromium and its relatives read policies, with one by which they trust Playhead's CA.
+"""Copies of the directories from which browsers read policies, with one by which they trust Playhead's CA.
 
-Such a browser has roots of its own: it reads neither the system's CA files nor a variable. It adds the certificates of the
-policy `CACertificates` to them. `chrome-headless-shell` does not know that policy.
+Such a browser has roots of its own: it reads neither the system's CA files nor a variable. Chromium and its relatives add
+the certificates of the policy `CACertificates` to them; `chrome-headless-shell` does not know that policy. Firefox adds the
+files that its policy `Certificates` names.
 """
 
 import hashlib
 import json
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any, Final
@@ -24,10 +25,21 @@ POLICY_DIRECTORIES: Final = (
 )
 """Where browsers look for policies, divided after the part that belongs to the browser."""
 
+FIREFOX_DIRECTORIES: Final = (
+    "/etc/firefox/policies",
+    "/usr/lib/firefox-esr/distribution",
+    "/usr/lib/firefox/distribution",
+    "/usr/lib64/firefox/distribution",
+    "/opt/firefox/distribution",
+)
+"""Where Firefox looks for its policies. If the first one has some, no other counts."""
+
 MAX_ENTRIES: Final = 500
 """The maximum number of files and directories that are copied. A browser with more does not get the policy."""
 
 _POLICY: Final = "CACertificates"
+_FIREFOX_FILE: Final = "policies.json"
+_FIREFOX_CERTIFICATE: Final = "playhead-ca.pem"
 
 
 def policy_binds(authority: AuthorityFiles) -> list[tuple[str, str]]:
@@ -38,7 +50,15 @@ def policy_binds(authority: AuthorityFiles) -> list[tuple[str, str]]:
         directory = Path(home, policies)
         if (target := _mount_target(Path(home), directory)) is not None:
             policies_of.setdefault(target, []).append(directory.relative_to(target))
-    copies = {target: _copy_directory(target, places, authority) for target, places in policies_of.items()}
+    copies = {
+        target: _copy_directory(
+            target, [str(one) for one in places], authority, partial(_add_policies, places, authority)
+        )
+        for target, places in policies_of.items()
+    }
+    for target in {Path(os.path.realpath(one)) for one in FIREFOX_DIRECTORIES if os.path.isdir(one)}:
+        change = partial(_add_firefox_policy, target, authority)
+        copies[target] = _copy_directory(target, [_FIREFOX_FILE], authority, change)
     return [(str(copy), os.path.realpath(target)) for target, copy in copies.items() if copy is not None]
 
 
@@ -51,17 +71,19 @@ def _mount_target(home: Path, directory: Path) -> Path | None:
         return None
 
 
-def _copy_directory(target: Path, policies: Sequence[Path], authority: AuthorityFiles) -> Path | None:
-    """Copy a directory and add the policy. None if that is not possible."""
+def _copy_directory(
+    target: Path, policies: Sequence[str], authority: AuthorityFiles, change: Callable[[Path], None]
+) -> Path | None:
+    """Copy a directory and add the policies. None if that is not possible."""
     try:
         entries = list(_stats(target))
     except OSError:
         return None  # it changes at the moment
     if len(entries) > MAX_ENTRIES:
         return None
-    made_of = (str(target), [str(one) for one in policies], entries, authority.certificate.stat().st_mtime_ns)
+    made_of = (str(target), policies, entries, authority.certificate.stat().st_mtime_ns)
     copy = authority.copies / f"policies-{hashlib.sha256(repr(made_of).encode()).hexdigest()[:20]}"
-    return copy_with_changes(target, copy, partial(_add_policies, policies, authority))
+    return copy_with_changes(target, copy, change)
 
 
 def _add_policies(policies: Sequence[Path], authority: AuthorityFiles, part: Path) -> None:
@@ -98,6 +120,24 @@ def _add_policy(managed: Path, authority: AuthorityFiles) -> None:
             is_set = True
     if not is_set:
         (managed / "playhead.json").write_text(json.dumps({_POLICY: [certificate]}))
+
+
+def _add_firefox_policy(target: Path, authority: AuthorityFiles, part: Path) -> None:
+    """Add the CA beside the policies, and its path as it will be to those that are there.
+
+    A file that cannot be read or is a link stays as it is: its other policies may protect more than the CA is worth.
+    """
+    path = part / _FIREFOX_FILE
+    is_new = not path.is_symlink() and not path.exists()
+    settings = {} if is_new else _read_policies(path)
+    if not settings and not is_new:
+        return
+    policies = settings.get("policies", {})
+    certificates = policies.get("Certificates", {})
+    installed = [*certificates.get("Install", []), str(target / _FIREFOX_CERTIFICATE)]
+    added = {**policies, "Certificates": {**certificates, "Install": installed}}
+    (part / _FIREFOX_CERTIFICATE).write_bytes(authority.certificate.read_bytes())
+    path.write_text(json.dumps({**settings, "policies": added}))
 
 
 def _read_policies(path: Path) -> dict[str, Any]:

@@ -1,4 +1,4 @@
-"""Chromium and its relatives get a policy by which they trust Playhead's CA, beside the policies that they have."""
+"""Chromium and its relatives, and Firefox, get a policy by which they trust Playhead's CA, beside the policies that they have."""
 
 import json
 import os
@@ -27,6 +27,9 @@ def etc(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     homes = ("chromium", "opt/chrome", "opt/edge")
     monkeypatch.setattr(
         browser_policies, "POLICY_DIRECTORIES", [(str(place / home), "policies/managed") for home in homes]
+    )
+    monkeypatch.setattr(
+        browser_policies, "FIREFOX_DIRECTORIES", [str(place / home) for home in ("firefox/policies", "distribution")]
     )
     return place
 
@@ -103,3 +106,31 @@ def test_a_directory_with_much_in_it_is_left_as_it_is(
     for number in range(4):
         (etc / "chromium" / str(number)).write_text("")
     assert policy_binds(authority) == []
+
+
+def test_firefox_installs_the_ca_beside_what_its_policies_say(authority: AuthorityFiles, etc: Path) -> None:
+    (etc / "shared" / "searchplugins").mkdir(parents=True)
+    (etc / "distribution").symlink_to("shared")
+    target = str(etc / "shared")
+    certificate = f"{target}/playhead-ca.pem"
+    [(copy, mounted_on)] = policy_binds(authority)
+    assert mounted_on == target
+    assert sorted(os.listdir(copy)) == ["playhead-ca.pem", "policies.json", "searchplugins"]
+    assert Path(copy, "playhead-ca.pem").read_bytes() == authority.certificate.read_bytes()
+    assert _policies(Path(copy)) == {"policies.json": {"policies": {"Certificates": {"Install": [certificate]}}}}
+    own = {
+        "policies": {"DisableTelemetry": True, "Certificates": {"Install": ["a.pem"], "ImportEnterpriseRoots": True}}
+    }
+    (etc / "shared" / "policies.json").write_text(json.dumps(own))
+    [(changed, _)] = policy_binds(authority)
+    own["policies"]["Certificates"]["Install"] = ["a.pem", certificate]  # type: ignore[index] # both are objects
+    assert _policies(Path(changed)) == {"policies.json": own}
+    assert sorted(os.listdir(etc / "shared")) == ["policies.json", "searchplugins"]
+
+
+@pytest.mark.parametrize("text", ["{", "[]", "null"])
+def test_policies_of_firefox_that_cannot_be_read_stay(authority: AuthorityFiles, etc: Path, text: str) -> None:
+    (etc / "firefox" / "policies").mkdir(parents=True)
+    (etc / "firefox" / "policies" / "policies.json").write_text(text)
+    [(copy, _)] = policy_binds(authority)
+    assert Path(copy, "policies.json").read_text() == text
