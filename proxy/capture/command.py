@@ -236,7 +236,8 @@ async def _run_captive(plan: CommandPlan) -> CommandResult:
             code=code,
             isolation="captive",
             connections=report.connections,
-            unresolved_names=report.unresolved_names,
+            # A fork's own recording has to say that the names of its parent did not resolve.
+            unresolved_names=[*dict.fromkeys((*capture.unresolved_names, *report.unresolved_names))],
             real_clock_reason=clock.why_not,
             has_proxy_variables=has_proxy_variables,
         )

@@ -27,7 +27,7 @@ from proxy.capture.command import (
     run_command,
     store_escapes,
 )
-from proxy.capture.pinned import proxy_label
+from proxy.capture.pinned import proxy_label, unresolved_label
 from proxy.commands.record import check_run_id, new_run_id
 from proxy.commands.replay import fetch_recording, require_recording, require_writable, verdict_exit_code
 from proxy.effects.launch import EffectsOptions, note_exit
@@ -199,13 +199,9 @@ async def _finish_run(
         api.put(f"/runs/{path_segment(child)}", {**of_file, "forked_at": fork["forked_at"]})
     store_escapes(api, child, result)
     missing = incomplete_reason(api, child)
+    labels = proxy_label(has_proxy_variables=result.has_proxy_variables) | unresolved_label(result.unresolved_names)
     child_run: Mapping[str, Any] = api.patch(
-        f"/runs/{path_segment(child)}",
-        {
-            "ended": True,
-            "isolation": result.isolation,
-            "labels": proxy_label(has_proxy_variables=result.has_proxy_variables),
-        },
+        f"/runs/{path_segment(child)}", {"ended": True, "isolation": result.isolation, "labels": labels}
     )
     return child_run, missing
 

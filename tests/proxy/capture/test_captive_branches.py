@@ -114,6 +114,16 @@ async def test_a_name_that_did_not_resolve_does_not_resolve_in_a_replay(scene: S
         assert (replayed.returncode, replayed.stdout) == (0, recorded.stdout), replayed.stderr
 
 
+async def test_a_name_that_does_not_resolve_in_a_fork_does_not_resolve_in_its_replay(scene: Scene) -> None:
+    reporter = bare([sys.executable, "-c", REPORTER], os.environ)
+    recorded = scene.station.run("record", "--run", "shut", "--", *reporter)
+    assert recorded.stdout.splitlines()[0] == "no such name", recorded.stderr
+    forked = scene.station.run("fork", "shut", "--after-step", "1", "--run", "shut-fork", "--", *reporter)
+    assert forked.stdout.splitlines()[0] == "no such name", forked.stderr
+    replayed = scene.station.run("replay", "--isolation", "require", "shut-fork", "--", *reporter)
+    assert (replayed.returncode, replayed.stdout) == (0, forked.stdout), replayed.stderr
+
+
 async def test_a_resumption_is_captive(scene: Scene) -> None:
     assert scene.station.run("record", "--run", "halted", "--", *scene.agent("/three")).returncode == 0
     resumed = scene.station.run(
