@@ -41,11 +41,13 @@ function View({ path, query }) {
     );
     return () => { isCurrent = false; };
   }, [path]);
+  // A browser asks for a module once: if that failed, only a new document asks again, and also for the files of a new version.
+  const reloadPage = () => get("/v1/session").then(() => location.reload(), (error) => setLoaded({ error, path }));
   if (isOffline && path === "/") return html`<${Loading} />`;
   if (!route) return html`<${ErrorNote} error=${new Error("There is no such page.")} as="h1" />`;
   if (fault) return html`<${ErrorNote} error=${fault} as="h1" />`;
   if (loaded?.path !== path) return html`<${Loading} />`;
-  if (loaded.error) return html`<${ErrorNote} error=${loaded.error} as="h1" />`;
+  if (loaded.error) return html`<${ErrorNote} error=${loaded.error} retry=${reloadPage} as="h1" />`;
   return html`<${loaded.component} key=${path} params=${route.params} query=${query} />`;
 }
 

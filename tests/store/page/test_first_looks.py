@@ -1,17 +1,18 @@
 """What the page asks for at first is small: short calls, ranges of bodies, parts of long runs; and what it says of a proof is true."""
 
 import dataclasses
+import json
 
 import pytest
 from msgspec.structs import replace
-from playwright.async_api import expect
+from playwright.async_api import Route, expect
 
 from calls.model import Exchange
 from store.ingest.batch_writer import BatchWriter
 from store.query.runs import Runs
 from store.timeline.timeline import MOST_STEPS
 from tests.store.house import PROFILES, House
-from tests.store.page.browser import FULL_TOKEN, PageServer, Visitor
+from tests.store.page.browser import FULL_TOKEN, PageServer, Visitor, go
 from tests.store.page.seed import MS, SECOND, Agent, derive_exchange, write
 from tests.store.samples import NOON, uuid7
 
@@ -128,3 +129,38 @@ async def test_marks_say_what_is_sealed_and_what_was_verified(page_server: PageS
     # The runs of the tests are stored without a store server that proves: nothing may be claimed of them.
     assert marks["nothing"] is None
     assert marks["refund-4711"] is None or marks["refund-4711"]["verified"] is None
+
+
+async def test_a_page_that_was_opened_while_the_store_was_away_mends_itself(visitor: Visitor) -> None:
+    page = await visitor.open(expect=["Failed to load resource", "ERR_FAILED", "Failed to fetch"], is_loaded=True)
+    await page.clock.install()
+
+    async def fail(route: Route) -> None:
+        problem = {"title": "Service Unavailable", "status": 503, "detail": "the database does not answer"}
+        await route.fulfill(status=503, content_type="application/problem+json", body=json.dumps(problem))
+
+    await page.route("**/v1/**", fail)
+    await go(page, "/runs/refund-4711")
+    await expect(page.locator(".note.bad h1")).to_be_visible()
+    await page.unroute("**/v1/**")
+    await page.clock.run_for(3_500)
+    await expect(page.locator("main h1")).to_have_text("Refund for a cracked kettle")
+    await expect(page.locator(".note.bad")).to_have_count(0)
+
+    await page.route("**/v1/events*", fail)
+    await go(page, "/")
+    await expect(page.locator("main .closed")).to_have_text("Not live")
+    await page.unroute("**/v1/events*")
+    await page.clock.run_for(6_000)
+    await expect(page.locator("main .live.live[role=status]")).to_have_text("Live")
+    await page.close()  # its clock is another one
+
+
+async def test_a_view_that_could_not_be_loaded_is_loaded_when_the_store_is_back(visitor: Visitor) -> None:
+    page = await visitor.open(expect=["Failed to load resource", "ERR_FAILED", "Failed to fetch"], is_loaded=True)
+    await page.route("**/views/costs.js", lambda route: route.abort())
+    await go(page, "/costs")
+    await expect(page.locator(".note.bad h1")).to_be_visible()
+    await page.unroute("**/views/costs.js")
+    await page.get_by_role("button", name="Try again").click()
+    await expect(page.locator("main h1")).to_have_text("Costs")

@@ -75,7 +75,7 @@ function takeEarly(where) {
 
 async function send(method, path, body, params, { signal = undefined, as = "json", range = null } = {}) {
   /** @type {Record<string, string>} */
-  const headers = { accept: as === "json" ? "application/json" : "*/*", "playhead-page": "1" };
+  const headers = { "playhead-page": "1" };
   if (body !== undefined) headers["content-type"] = "application/json";
   if (range) headers.range = range;
   const where = address(path, params);
@@ -84,7 +84,7 @@ async function send(method, path, body, params, { signal = undefined, as = "json
   let answer;
   try {
     answer = await (early ?? fetch(where, {
-      method, headers, signal, credentials: "same-origin",
+      method, headers, signal,
       body: body === undefined ? undefined : JSON.stringify(body),
     }));
   } catch (error) {
@@ -117,6 +117,7 @@ export function events(params, onEvent, onState = () => {}) {
   if (embedded) return () => {};
   let source = null;
   let last = null;
+  let timer = 0;
   const open = () => {
     source = new EventSource(address("/v1/events", last ? { ...params, last_event_id: last } : params));
     for (const name of NAMES) {
@@ -126,9 +127,15 @@ export function events(params, onEvent, onState = () => {}) {
       });
     }
     source.onopen = () => onState("live");
-    source.onerror = () => onState(source?.readyState === EventSource.CLOSED ? "closed" : "waiting");
+    source.onerror = () => {
+      const isClosed = source?.readyState === EventSource.CLOSED;
+      onState(isClosed ? "closed" : "waiting");
+      // The browser itself tries again only if there was no answer at all.
+      if (isClosed) timer = setTimeout(open, 5000);
+    };
   };
   const close = () => {
+    clearTimeout(timer);
     source?.close();
     source = null;
   };

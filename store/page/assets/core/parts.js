@@ -131,13 +131,21 @@ export const Duration = ({ ms }) => html`<span title=${ms === null || ms === und
 /** A time in the reader's zone; the exact one on hover. */
 export const Time = ({ at }) => html`<time datetime=${at} title=${exactTime(at)}>${time(at)}</time>`;
 
-/** An error: what happened and what to do, as the API says it. `as` is "h1" where it is all that a page has. */
-export const ErrorNote = ({ error, retry, as = "strong" }) => html`
+/** An error, if there is one: what happened and what to do, as the API says it. `as` is "h1" where it is all that a page has. While the store server
+ * does not answer, or its database, `retry` is called every three seconds. */
+export function ErrorNote({ error, retry, as = "strong" }) {
+  const status = error?.status;
+  useEffect(() => {
+    const timer = error && retry && (!status || status === 503) && setTimeout(retry, 3000);
+    return () => clearTimeout(timer);
+  }, [error]);
+  return error && html`
   <div class="note bad" role="alert">
-    <${as}>${error.status ? `${error.document?.title || "Error"} (${error.status})` : "This did not work"}</${as}>
+    <${as}>${status ? `${error.document?.title || "Error"} (${status})` : "This did not work"}</${as}>
     <p>${visible(String(error.message))}</p>
     ${retry && html`<button onClick=${retry}>Try again</button>`}
   </div>`;
+}
 
 /** A place for what is being loaded, as high as it will be. Shown after a moment only, so that nothing flickers. */
 export const Loading = ({ height = "40vh" }) =>

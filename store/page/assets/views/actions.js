@@ -73,7 +73,7 @@ function Labels({ run, onClose, onChange }) {
         </div>`)}
         <small>Empty the name of a label to remove it.</small>
       </fieldset>
-      ${error && html`<${ErrorNote} error=${error} />`}
+      <${ErrorNote} error=${error} />
       <footer><button type="button" onClick=${onClose}>Cancel</button><button class="primary">Save</button></footer>
     </form>
   </${Dialog}>`;
@@ -175,7 +175,7 @@ export function Fork({ run, onClose, from = 1 }) {
     ${agent && html`<p>Or have the agent at <code>${visible(agent)}</code> start it:</p>
       <p><button class="primary" disabled=${isBusy || fork} onClick=${start}>${isBusy ? "Starting…" : "Start the fork there"}</button></p>`}
     ${fork && html`<p role="status">The agent answered ${fork.agent.status}. <${Link} to=${runPath(fork.id)}>Open the fork ${visible(fork.id)}</${Link}></p>`}
-    ${error && html`<${ErrorNote} error=${error} />`}
+    <${ErrorNote} error=${error} />
   </${Dialog}>`;
 }
 
@@ -218,14 +218,14 @@ function Delete({ run, onClose, onChange }) {
         <li key=${place}>${typeof one === "string" ? one : JSON.stringify(one)}</li>`)}</ul></div>`}</${Dialog}>`;
   }
   return html`<${Dialog} title="Delete this run" onClose=${onClose}>
-    ${error && html`<${ErrorNote} error=${error} />`}
+    <${ErrorNote} error=${error} />
     <div class="note bad"><strong>${visible(run.name || run.id)}</strong>
       <p>${data ? `${count(data.exchanges?.length ?? run.exchanges)} exchanges with their bodies` : "…"}, ${count(run.calls)} calls, since <time
         title=${exactTime(run.started_at)}>${run.started_at.slice(0, 16).replace("T", " ")} UTC</time>.</p>
       <p>It is erased from tables, spools, replays and the search index. This cannot be undone. Backups keep it; forks of it stay.${run.pinned ? " It is pinned." : ""}</p></div>
     <form class="stack" onSubmit=${erase}>
       <label>To confirm, type <code>${run.id}</code><input type="text" autocomplete="off" value=${typed} onInput=${(event) => setTyped(event.target.value)} /></label>
-      ${fault && html`<${ErrorNote} error=${fault} />`}
+      <${ErrorNote} error=${fault} />
       <footer><button type="button" onClick=${onClose}>Cancel</button><button class="danger" disabled=${typed !== run.id || isBusy}>Delete for good</button></footer>
     </form>
   </${Dialog}>`;

@@ -172,7 +172,7 @@ export function Conversation({ run, timeline, conversation, selected, scrolls, m
   }, [selected, isThere, scrolls]);
   const hasMore = hasLater && shown.length > 0 && !(later > 0 && turns.length < shown.length);
   return html`<section class="conversation ${pairs.length ? "has-rail" : ""}" aria-label="Conversation" ref=${root}>
-    ${error && html`<${ErrorNote} error=${error} />`}
+    <${ErrorNote} error=${error} />
     ${hasEarlier && html`<div class="more-rows"><button onClick=${loadEarlier}>Show earlier steps</button></div>`}
     ${turns.map((step) => html`${effectsBefore(step.step)}<${Turn} key=${step.step} step=${step} item=${items.get(step.step)} run=${run}
       isSelected=${step.step === selected} moment=${moment} onSelect=${onSelect} onFork=${onFork} />`)}

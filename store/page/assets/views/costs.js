@@ -109,7 +109,7 @@ export default function Costs({ query }) {
       <${Choice} label="Time" value=${query.since ? null : "all"} options=${SPANS} onChange=${span} />
       <${JsonLink} path="/v1/stats" params=${{ ...filters, group_by: [by, group] }} />
     </div>
-    ${error && html`<${ErrorNote} error=${error} retry=${reload} />`}
+    <${ErrorNote} error=${error} retry=${reload} />
     ${!data && !error && html`<${Loading} height="340px" />`}
     ${data && !buckets.length && html`<${Empty} title="No calls in this time"><p><button
       onClick=${() => setQuery({ since: null, until: null })}>Show the whole time</button></p></${Empty}>`}

@@ -41,7 +41,7 @@ function Rows({ run, step }) {
     `${visible(one.kind)}${one.count > 1 ? ` ×${count(one.count)}` : ""}`, short(one.args && JSON.stringify(one.args)),
     short(one.text), short(one.at), short(one.task),
   ];
-  return html`${error && html`<${ErrorNote} error=${error} />`}
+  return html`<${ErrorNote} error=${error} />
     <${Table} label="Effects" heads=${["Kind", "Asked for", "Got", "At", "Task"]} rows=${items.map(cells)} />
     ${next && html`<${MoreInSight} onMore=${load}>Show more</${MoreInSight}>`}`;
 }

@@ -47,7 +47,7 @@ export default function Login({ query }) {
       <label for="token">API token</label>
       <input id="token" type="password" autocomplete="current-password" required autofocus value=${token}
         onInput=${(event) => setToken(event.target.value)} aria-describedby="token-help" />
-      ${error && html`<${ErrorNote} error=${error} />`}
+      <${ErrorNote} error=${error} />
       <button class="primary" disabled=${isBusy || !token.trim()}>Log in</button>
     </form>
     <div id="token-help" class="muted"><p>On the machine where Playhead runs, this prints a link that logs you in once:</p>

@@ -214,7 +214,7 @@ export default function Run({ params: { run }, query }) {
     Escape: back,
   });
   const links = useMemo(() => (timeline ? linksOf(step, timeline, conversation.items) : []), [timeline, selected, conversation.items]);
-  if (!timeline) return error ? html`<${ErrorNote} error=${error} as="h1" />` : html`<${Loading} />`;
+  if (!timeline) return error ? html`<${ErrorNote} error=${error} retry=${reload} as="h1" />` : html`<${Loading} />`;
   const range = rangeOf(timeline);
   const setZoom = (wanted) => {
     const [from, to] = (wanted || range).map((ms) => Math.round(Math.min(range[1], Math.max(range[0], ms)) * 10) / 10);
@@ -226,7 +226,7 @@ export default function Run({ params: { run }, query }) {
   return html`<div class="run-view">
     <${Header} timeline=${timeline} link=${link} onSelect=${select} onChange=${reload} isMenuOpen=${isMenuOpen} onMenuClose=${() => setMenuOpen(false)} />
     ${forkAt !== null && html`<${Fork} run=${timeline.run} from=${forkAt} onClose=${() => setForkAt(null)} />`}
-    ${error && html`<${ErrorNote} error=${error} />`}
+    <${ErrorNote} error=${error} retry=${reload} />
     ${steps.length === 0 ? html`<${Empty}
       title="No calls yet"><p>${timeline.run.ended_at ? "The run ended without one." : "They appear here as they are recorded."}</p></${Empty}>${talk}` : html`
       <div class="run-stick">

@@ -179,7 +179,7 @@ export default function Runs({ query }) {
       ${areFiltersOpen && html`<${Facets} filters=${filters} isWaiting=${!list.items && !list.error} />`}
       <div class="list">
         ${query.q && mayRead && html`<${Matches} filters=${filters} />`}
-        ${list.error && html`<${ErrorNote} error=${list.error} retry=${list.reload} />`}
+        <${ErrorNote} error=${list.error} retry=${list.reload} />
         ${!list.items && !list.error && html`<${Loading} height="60vh" />`}
         ${list.items && !items.length && (filterCount
           ? html`<${Empty} title="No run fits these filters"><p><button onClick=${noFilters}>Clear the filters</button></p></${Empty}>`
@@ -271,7 +271,7 @@ function Facets({ filters, isWaiting }) {
     <section><h2>Time</h2><${Choice} className="spans" label="Time" options=${SPANS} value=${filters.since ? null : ""}
       onChange=${(hours) => setQuery({ since: hours ? hoursAgo(hours) : null })} /></section>
     <section><h2>State</h2>${check("error", "With errors")}${check("incomplete", "Incomplete")}</section>
-    ${error && html`<${ErrorNote} error=${error} />`}
+    <${ErrorNote} error=${error} />
     ${Object.entries(FACETS).map(([name, label]) => html`<${Facet} key=${name} label=${label} values=${data?.facets[name] || []}
       chosen=${listOf(filters[name])} onToggle=${(value) => toggle(name, value)} />`)}
     <details><summary>More filters</summary>${Object.entries(TEXTS).map(field)}</details>
