@@ -337,7 +337,9 @@ def follow_journeys(root: Path) -> Iterator[Journey]:
         client = Path(scratch) / "client.py"
         client.write_text(CLIENT)
         start, end = bench.next_mark(), bench.next_mark()
-        command = (sys.executable, str(client), HOST, "a", str(start), "b", "c", str(end))
+        # The run came through `up`, so its fork has proxy variables; the path described is that of a command without them.
+        without_proxy = ("env", "-u", "http_proxy", "-u", "HTTP_PROXY")
+        command = (*without_proxy, sys.executable, str(client), HOST, "a", str(start), "b", "c", str(end))
         option = "--after-step" if "--after-step" in bench.playhead("fork", "--help") else "--from"
         # One step is replayed, the next goes live.
         bench.playhead("fork", "one", option, "2", "--", *command)
