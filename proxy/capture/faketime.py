@@ -119,7 +119,8 @@ def change_library(data: bytes) -> bytes:
             struct.pack_into("<HQ", changed, symbol.entry + 6, 0, 0)
     used = {symbol.name: symbol for symbol in symbols if not symbol.is_defined}
     if (semaphore := used.get(SEMAPHORE)) is not None:
-        failing = used[FAILING]
+        if (failing := used.get(FAILING)) is None:
+            raise ValueError(f"it does not use {FAILING}")
         changed[semaphore.entry : semaphore.entry + 4] = data[failing.entry : failing.entry + 4]
         changed[semaphore.version : semaphore.version + 2] = data[failing.version : failing.version + 2]
     return bytes(changed)

@@ -10,7 +10,7 @@ from shutil import which
 import pytest
 
 from proxy.capture import faketime
-from proxy.capture.faketime import LIBRARIES, NoFaketime, moved_clock
+from proxy.capture.faketime import LIBRARIES, NoFaketime, change_library, moved_clock
 
 LIBRARY = next((path for pattern in LIBRARIES for path in glob(pattern)), None)
 
@@ -113,3 +113,11 @@ def test_why_a_clock_cannot_be_moved_is_said(tmp_path: Path, monkeypatch: pytest
         assert "cannot be used: " in reason({})
     monkeypatch.setattr(faketime, "LIBRARIES", ("/nowhere/*",))
     assert reason({}).startswith("libfaketime is not installed")
+
+
+@pytest.mark.skipif(LIBRARY is None, reason="libfaketime is not installed")
+def test_a_library_that_shares_memory_in_another_way_is_not_used() -> None:
+    assert LIBRARY is not None
+    other = Path(LIBRARY).read_bytes().replace(b"\0getenv\0", b"\0getenW\0")
+    with pytest.raises(ValueError, match="it does not use getenv"):
+        change_library(other)
