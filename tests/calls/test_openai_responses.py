@@ -149,8 +149,8 @@ APART = [
     ),
     pytest.param(asking("hi", prompt={"id": "p", "version": "1"}), asking("hi", prompt={"id": "p"}), id="a prompt"),
     pytest.param(
-        asking([function_call("a"), function_call("b"), output("a"), output("b")]),
-        asking([function_call("a"), function_call("b"), output("b"), output("a")]),
+        asking([function_call("a"), function_call("b"), output("a", "1"), output("b", "2")]),
+        asking([function_call("a"), function_call("b"), output("b", "1"), output("a", "2")]),
         id="ids that tie other items together",
     ),
     pytest.param(asking("hi", moderation_v9=1), asking("hi", moderation_v9=2), id="unknown fields count"),
