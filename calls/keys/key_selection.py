@@ -139,9 +139,19 @@ class Selection:
         if memory is not None and (array := memory.arrays.get(id(value))) is not None:
             return self._select_array(memory, array, node, field_class, at)
         visit = self._visit if memory is None else self._visit_element
-        order = self._order_of_calls(value, 0, node, at) if node.has_answers else range(len(value))
+        order = self._visit_order(value, 0, node, at)
         parts = [visit(value[index], node.child(index, value[index]), field_class, (at, index)) for index in order]
         return [part for part in parts if not isinstance(part, OmittedField)]
+
+    def _visit_order(self, elements: Sequence[Json], start: int, node: Node, at: At) -> Iterable[int]:
+        """Return the indexes of elements in the order in which they are to be visited."""
+        members = node.answer_members
+        if members and len(elements) - start > 1:
+            # Most arrays have no two answers, and to look for their calls takes a fifth of the time of a key.
+            possible = [isinstance(one, dict) and not members.isdisjoint(one) for one in elements]
+            if possible.count(True) > 1:
+                return self._order_of_calls(elements, start, node, at)
+        return range(start, len(elements))
 
     def _order_of_calls(self, elements: Sequence[Json], start: int, node: Node, at: At) -> Iterator[int]:
         """Yield the indexes of elements in the order in which they are to be visited: neighbours that answer calls in that of the calls.
@@ -180,7 +190,7 @@ class Selection:
         array, known, count = body_array
         rules = (id(node), field_class, self._keep_unknown)
         before: SelectedItems | None = known.selected.get(rules) if known is not None else None
-        if before is not None and node.has_answers:
+        if before is not None and node.answer_members:
             count = _whole_items(array.values, count, len(before.ends), node)
         items = before.first(count) if before is not None and count else None
         if items is None or not self._repeat_item_notes(items, at):
@@ -207,8 +217,7 @@ class Selection:
         texts: list[bytes] = []
         size = len(before.text)
         start = len(ends)
-        order = self._order_of_calls(values, start, node, before.at) if node.has_answers else range(start, len(values))
-        for index in order:
+        for index in self._visit_order(values, start, node, before.at):
             item = values[index]
             part = self._visit_element(item, node.child(index, item), field_class, (before.at, index))
             if not isinstance(part, OmittedField):
@@ -326,7 +335,7 @@ class Selection:
 
     def _apply_folds(self, value: Json, node: Node, at: At) -> Json | OmittedField:
         result: Json | OmittedField = value
-        if node.nonces:
+        if node.nonces and (not isinstance(value, str) or value.startswith(node.nonce_texts)):
             result = self._remove_nonce(value, node, at)
         if "text" in node.folds and isinstance(result, list):
             result = self._unwrap_single_text(result, at)
@@ -415,7 +424,7 @@ class Selection:
     def _remove_nonce(self, value: Json, node: Node, at: At) -> Json | OmittedField:
         """Remove nonces, whole lines, from a text or from the text parts of a list."""
         if isinstance(value, str):
-            return self._remove_text_nonce(value, node, at) if value.startswith(node.nonce_texts) else value
+            return self._remove_text_nonce(value, node, at)
         if isinstance(value, list):
             parts = (self._remove_block_nonce(part, node, (at, index)) for index, part in enumerate(value))
             return [part for part in parts if not isinstance(part, OmittedField)]

@@ -60,6 +60,11 @@ class AnswerPlaces(msgspec.Struct, frozen=True, kw_only=True):
     otherwise: tuple[str, ...] = ()
     """Those that lead to the text in whose order elements count whose call is not in the request."""
 
+    @property
+    def members(self) -> frozenset[str]:
+        """The members of an element that lead to these places."""
+        return frozenset((*self.call_id[:1], *self.otherwise[:1]))
+
     def read_call_id(self, element: Json) -> str | None:
         """Return the id of the call that an element answers."""
         return _read_text(element, self.call_id)
@@ -103,8 +108,8 @@ class Node(msgspec.Struct, frozen=True, kw_only=True):
     """Whether a rule at or below this place puts a value into the key."""
     has_id_rule: bool = False
     """Whether ids at or below this place are renamed, so that the order of the walk matters."""
-    has_answers: bool = False
-    """Whether elements of the array at this place may answer calls."""
+    answer_members: frozenset[str] = frozenset()
+    """Members of which an element of the array at this place has one if it answers a call."""
 
     def child(self, step: str | int, item: Json) -> "Node | None":
         """Return the rules for a member or element."""
@@ -178,7 +183,7 @@ def _rule_branch(place: Sequence[str | int | ElementType | None], rule: RuleAtPa
         wildcard=below if step is None else None,
         has_key_rule=below.has_key_rule,
         has_id_rule=below.has_id_rule,
-        has_answers=below.answer is not None,
+        answer_members=below.answer.members if below.answer is not None else frozenset(),
     )
 
 
@@ -186,12 +191,13 @@ def _rule_node(rule: RuleAtPath) -> Node:
     match rule.rule:
         case "key" | "transient" | "identity" | "secret":
             return Node(field_class=rule.rule, has_key_rule=rule.rule == "key")
+        case "answers":
+            return Node(answer=rule.answer)
         case fold:
             return Node(
                 folds=frozenset((fold,)),
                 nonces=(rule.nonce,) if rule.nonce is not None else (),
                 nonce_texts=(rule.nonce[0],) if rule.nonce is not None else (),
-                answer=rule.answer,
                 default=rule.value,
                 has_id_rule=fold == "id",
             )
@@ -247,7 +253,7 @@ def _combine(
         wildcard=each,
         has_key_rule=first.has_key_rule or second.has_key_rule,
         has_id_rule=first.has_id_rule or second.has_id_rule,
-        has_answers=first.has_answers or second.has_answers,
+        answer_members=first.answer_members | second.answer_members,
     )
 
 
