@@ -18,6 +18,7 @@ from msgspec.structs import replace
 
 from proxy.cli import COMMANDS, HIDDEN, common, files, load_command, playhead
 from proxy.cli.common import parse_time
+from proxy.cli.keep.retention import freed_text
 from proxy.cli.look.list_options import fetch_list, has_filters, take_list_query
 from proxy.cli.look.lists import _call_row, _run_row, _target
 from proxy.commands.export import open_output
@@ -152,6 +153,11 @@ def test_an_answer_that_failed_under_200_is_told_from_one_that_was_too_large_to_
     assert states[5:] == ["403 refused", "200 partial", "200"]
     # The list of calls has the same words as the table of a run.
     assert [_call_row(one)[5] for one in calls] == states
+
+
+@pytest.mark.parametrize(("freed", "text"), [(2000, "freed 2.0 kB"), (0, "freed 0"), (-16_400, "grew by 16.4 kB")])
+def test_a_database_that_grew_freed_nothing(freed: int, text: str) -> None:
+    assert text in freed_text(freed)
 
 
 def test_what_is_asked_of_an_mcp_server_is_its_method_and_not_the_address_of_all() -> None:

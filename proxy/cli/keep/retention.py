@@ -68,12 +68,17 @@ def run_command(outer: dict[str, Any], /, as_json: bool, **flags: Any) -> None:
         print_json(done)
         return
     click.echo(
-        f"removed {count_text(done['runs'], 'run')}, and the bodies of {done['bodies']}; freed {size_text(done['freed'])}"
+        f"removed {count_text(done['runs'], 'run')}, and the bodies of {done['bodies']}; {freed_text(done['freed'])}"
     )
     if done["days"]:
         rows = [(one["day"], one["way"], size_text(one["before"]), size_text(one["after"])) for one in done["days"]]
         print_table(("DAY", "WAS", "BEFORE", "AFTER"), rows)
     _warn(done)
+
+
+def freed_text(freed: int) -> str:
+    """Say by how much the database became smaller; `freed` is negative if more was stored meanwhile."""
+    return f"freed {size_text(freed)}" if freed >= 0 else f"the database grew by {size_text(-freed)} meanwhile"
 
 
 def _require_same_rules(plan: dict[str, Any], flags: dict[str, Any]) -> None:
