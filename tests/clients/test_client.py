@@ -34,6 +34,9 @@ async def _api(directory: Path, database: Database) -> AsyncIterator[str]:
         for number in range(5):
             made = Agent(turns=2, offset=10 * number).run(f"agent-{number}")
             await writer.write_batch([DerivedExchange(one, derive_call(one, profiles=PROFILES)) for one in made])
+        # The index of words and the sums follow what is stored by a moment.
+        for path in ("/v1/search?q=details&settled=true", "/v1/stats?group_by=run&settled=true"):
+            assert (await house.api.get(path)).json()["settled"]
         yield str(house.api.base_url)
 
 
