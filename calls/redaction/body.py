@@ -199,7 +199,29 @@ def apply_edits(data: bytes, start: int, edits: Iterable[Edit]) -> bytes:
     return bytes(out)
 
 
-class HeldBody:
+class _CollectedBody:
+    """Collects a body, which is redacted when it ends and may be redacted on a thread."""
+
+    is_heavy = True
+
+    def __init__(self) -> None:
+        self._held: list[tuple[int, bytes]] = []
+        self.is_reencoded = False
+        self.withheld_reason: str | None = None
+
+    def try_pass(self, data: bytes) -> bool:  # noqa: ARG002 - undecided until the end
+        return False
+
+    def feed(self, data: bytes, at: int) -> list[Piece]:
+        self._held.append((at, data))
+        return []
+
+    def feed_together(self, pieces: Sequence[tuple[int, bytes]]) -> list[Piece]:
+        self._held += pieces
+        return []
+
+
+class HeldBody(_CollectedBody):
     """Redacts a body that is compressed or has to be parsed; holds it until its end."""
 
     def __init__(
@@ -210,23 +232,9 @@ class HeldBody:
         names: tuple[str, ...],
         declared: DeclaredSecrets | None = None,
     ) -> None:
+        super().__init__()
         self._table, self._key, self._essence = table, key, essence
         self._names, self._declared = names, declared
-        self._held: list[tuple[int, bytes]] = []
-        self.is_heavy = True
-        self.is_reencoded = False
-        self.withheld_reason: str | None = None
-
-    def try_pass(self, data: bytes) -> bool:  # noqa: ARG002 - undecided until the body is decoded
-        return False
-
-    def feed(self, data: bytes, at: int) -> list[Piece]:
-        self._held.append((at, data))
-        return []
-
-    def feed_together(self, pieces: Sequence[tuple[int, bytes]]) -> list[Piece]:
-        self._held += pieces
-        return []
 
     def finish(self) -> list[Piece]:
         try:
@@ -332,27 +340,12 @@ class HeldBody:
         return []
 
 
-class DeferredBody:
-    """Collects a whole body that another redactor redacts when it ends, so that it can do so on a thread."""
-
-    is_heavy = True
-    is_reencoded = False
-    withheld_reason: str | None = None
+class DeferredBody(_CollectedBody):
+    """Has another redactor, which does not reencode or withhold anything, redact a large whole body at its end."""
 
     def __init__(self, behind: BodyRedactor) -> None:
+        super().__init__()
         self._behind = behind
-        self._held: list[tuple[int, bytes]] = []
-
-    def try_pass(self, data: bytes) -> bool:  # noqa: ARG002 - undecided until its end
-        return False
-
-    def feed(self, data: bytes, at: int) -> list[Piece]:
-        self._held.append((at, data))
-        return []
-
-    def feed_together(self, pieces: Sequence[tuple[int, bytes]]) -> list[Piece]:
-        self._held += pieces
-        return []
 
     def finish(self) -> list[Piece]:
         return [*(piece for at, data in self._held for piece in self._behind.feed(data, at)), *self._behind.finish()]

@@ -243,7 +243,7 @@ def gemini_context(day: str) -> dict[str, Any]:
             for begins in (
                 "You are Cline, an AI.\n<env>\n2. Date: {}\n3. IDE: Terminal",
                 "You are an agent in the Continue CLI.\nToday's date: {}\n</env>",
-                "You are the GitHub Copilot CLI, a terminal.\nSession folder: /root/.copilot/session-state/{}\n",
+                "You are the GitHub Copilot CLI, a terminal.\nSession folder: /home/me/.copilot/session-state/{}\n",
                 "Act as an expert software developer.\n- Language: English\n- Current date: {}\n",
             )
         ),
