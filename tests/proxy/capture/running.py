@@ -4,15 +4,16 @@ import shutil
 import subprocess
 import sys
 import tempfile
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
+from contextlib import asynccontextmanager, contextmanager
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 
 import pytest
 
-from tests.support.service import command, surroundings
+from tests.proxy.capture.standin import StandIn, standing_in
+from tests.support.service import command, keeping, surroundings
 
 BARE = ("PATH", "HOME")
 
@@ -97,3 +98,16 @@ exec setpriv --reuid 65534 --regid 65534 --groups 4,65534 --bounding-set -all --
         yield ["unshare", "-m", "sh", "-c", shown, "sh"]
     finally:
         shutil.rmtree(place, ignore_errors=True)
+
+
+@asynccontextmanager
+async def open_station(database_url: str) -> AsyncIterator[tuple[Station, StandIn]]:
+    """A data directory with a store server that stays, and the services that its commands reach. It needs namespaces."""
+    needs_namespaces()
+    place = Path(tempfile.mkdtemp(prefix="playhead-test-"))
+    station = Station(data=place / "d", config=place / "playhead.toml", database_url=database_url)
+    with standing_in() as world:
+        station.config.write_text(world.config)
+        async with keeping(station.data, database_url):
+            yield station, world
+    shutil.rmtree(place, ignore_errors=True)

@@ -2,9 +2,7 @@
 
 import json
 import os
-import shutil
 import sys
-import tempfile
 from collections.abc import AsyncIterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -12,9 +10,8 @@ from pathlib import Path
 import pytest
 import pytest_asyncio
 
-from tests.proxy.capture.running import Station, bare, needs_namespaces
-from tests.proxy.capture.standin import ZONE, StandIn, standing_in
-from tests.support.service import keeping
+from tests.proxy.capture.running import Station, bare, open_station
+from tests.proxy.capture.standin import ZONE, StandIn
 
 pytestmark = [pytest.mark.slow, pytest.mark.asyncio(loop_scope="module")]
 
@@ -72,14 +69,8 @@ class Scene:
 
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
 async def scene(module_database_url: str) -> AsyncIterator[Scene]:
-    needs_namespaces()
-    place = Path(tempfile.mkdtemp(prefix="playhead-test-"))
-    station = Station(data=place / "d", config=place / "playhead.toml", database_url=module_database_url)
-    with standing_in() as world:
-        station.config.write_text(world.config)
-        async with keeping(station.data, module_database_url):
-            yield Scene(station=station, world=world)
-    shutil.rmtree(place, ignore_errors=True)
+    async with open_station(module_database_url) as (station, world):
+        yield Scene(station=station, world=world)
 
 
 async def test_a_fork_is_captive_and_goes_live_by_the_proxy_alone(scene: Scene) -> None:
