@@ -156,7 +156,7 @@ def build_recording(
         gap.exchange: f"part of {'it' if gap.exchange else 'its run'} could not be recorded ({gap.reason})"
         for gap in bundle.gaps
     }
-    make = partial(_recorded_exchange, profiles, is_rekeyed, profiles.report_profiles, gaps)
+    make = partial(_recorded_exchange, profiles, is_rekeyed, profiles.telemetry_profiles, gaps)
     last = len(ordered) if until_step is None else until_step
     steps = [make(step, one) for step, one in enumerate(ordered, 1) if from_step <= step <= last]
     labels = bundle.run.get("labels") or {}

@@ -55,7 +55,7 @@ class RecordedExchange:
     """A phrase that says what could not be recorded of unidentified exchanges of the run."""
 
     is_telemetry: bool = False
-    """True if the request only reports something (`Profile.told`): it may repeat any number of times, or never come."""
+    """True if the request only reports something (`Profile.is_telemetry`): it may repeat any number of times, or never come."""
 
     _exchange: Exchange | None = field(init=False, default=None, repr=False)
     _damage: str | None = field(init=False, default=None)

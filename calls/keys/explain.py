@@ -21,7 +21,7 @@ RULES: Final[Mapping[str, str]] = {
     "identity": "declared identity: who sends the request, not what it asks",
     "secret": "declared secret",
     "unknown": "no rule classifies it, and the profile leaves such fields out",
-    "told": "the service only receives reports: no answer depends on it",
+    "telemetry": "the service only receives reports: no answer depends on it",
     "null": "null is the same as a missing member",
     "nonce": "a line that is generated anew for each request",
     "default": "the API's default value is the same as a missing member",

@@ -113,7 +113,8 @@ def make_key(request: Request, profiles: Profiles, memory: ElementMemory | None 
         "path": route.key_path,
         "query": _select_query(request, profile, selection),
         "headers": _select_headers(request.headers, profile.headers),
-        "form": parsed.form if not profile.told else "told",
+        # What recorded keys were made with: a better word here would change every key.
+        "form": parsed.form if not profile.is_telemetry else "told",
         "body": _select_body(parsed, profile, selection),
     }
     names: list[Json] = [profile.name, route.dialect, route.operation]
@@ -130,7 +131,7 @@ def make_key(request: Request, profiles: Profiles, memory: ElementMemory | None 
         notes=selection.notes,
         warnings=(
             *_unclassified_warnings(selection.notes.unknown_pointers, profile),
-            *([parsed.warning] if parsed.warning and not profile.told else ()),
+            *([parsed.warning] if parsed.warning and not profile.is_telemetry else ()),
         ),
         sent_request=request,
         parsed_body=parsed,
@@ -172,8 +173,8 @@ def _canonical_text(
 
 
 def _select_body(parsed: body.ParsedBody, profile: Profile, selection: Selection) -> Json:
-    if profile.told:
-        selection.notes.left_out.append(("/body", "told"))
+    if profile.is_telemetry:
+        selection.notes.left_out.append(("/body", "telemetry"))
         return None
     match parsed.form:
         case "none":

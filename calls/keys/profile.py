@@ -179,7 +179,7 @@ class Profile:
     folds: Folds = field(default_factory=Folds)
     answer: AnswerRules = field(default_factory=AnswerRules)
     unknown: Unknown = "key"
-    told: bool = False
+    is_telemetry: bool = False
     """Whether the service only receives reports: bodies are not in the key, the last recorded answer serves all further
     requests, and none is a miss."""
     _plan: Plan | None = field(init=False, repr=False, compare=False, default=None)
@@ -243,9 +243,9 @@ class Profiles:
         return frozenset(name for rule in rules for name in (*rule.key, *rule.sets, *rule.media))
 
     @property
-    def report_profiles(self) -> frozenset[str]:
+    def telemetry_profiles(self) -> frozenset[str]:
         """The names of the profiles for services that only receive reports."""
-        return frozenset(profile.name for profile in self.profiles if profile.told)
+        return frozenset(profile.name for profile in self.profiles if profile.is_telemetry)
 
     def ignored_answer_fields(self, name: str) -> Plan | None:
         """Return the rules for the answer fields that the profile of this name ignores in comparisons."""

@@ -94,7 +94,7 @@ def extend_profile(
         folds=_merge_folds(base.folds, own.folds),
         answer=AnswerRules(ignore=tuple(dict.fromkeys((*own.answer.ignore, *base.answer.ignore)))),
         unknown=own.unknown if "unknown" in settings else base.unknown,
-        told=own.told if "told" in settings else base.told,
+        is_telemetry=own.is_telemetry if "telemetry" in settings else base.is_telemetry,
     )
 
 
@@ -140,8 +140,10 @@ class _ProfileTable:
 
     def _parse_profile(self, table: Mapping[str, Any]) -> Profile:
         """Parse the table itself, without the profile that it extends."""
-        own = {part.name for part in fields(Profile) if part.init} - {"folds"}
-        self._check_names(table, own | {"fold", "extends"}, "a profile")
+        if "told" in table:
+            raise self.error_near("the setting told is called telemetry now: write telemetry instead of told", "told")
+        own = {part.name for part in fields(Profile) if part.init} - {"folds", "is_telemetry"}
+        self._check_names(table, own | {"fold", "telemetry", "extends"}, "a profile")
         name = self._parse_name(table.get("name"))
         parts = {kind: self._parse_texts(table.get(kind, []), kind) for kind in get_args(FieldClass.__value__)}
         self._check_paths([path for paths in parts.values() for path in paths])
@@ -154,7 +156,7 @@ class _ProfileTable:
             folds=self._parse_folds(table.get("fold", {})),
             answer=self._parse_answer(table.get("answer", {})),
             unknown=self._parse_unknown(table.get("unknown", "key")),
-            told=self._parse_told(table.get("told", False)),
+            is_telemetry=self._parse_telemetry(table.get("telemetry", False)),
         )
 
     def _parse_extends(self, table: Mapping[str, Any]) -> str | None:
@@ -179,10 +181,10 @@ class _ProfileTable:
             case _:
                 raise self.error_near(f'unknown = {value!r} is invalid: write "key" or "transient"', "unknown")
 
-    def _parse_told(self, value: object) -> bool:
+    def _parse_telemetry(self, value: object) -> bool:
         if isinstance(value, bool):
             return value
-        raise self.error_near(f"told = {value!r} is invalid: write true or false", "told")
+        raise self.error_near(f"telemetry = {value!r} is invalid: write true or false", "telemetry")
 
     def _parse_match(self, table: Any) -> ProfileMatch:
         lists = self._parse_lists(table, ProfileMatch, "match")

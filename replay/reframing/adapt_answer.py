@@ -33,7 +33,7 @@ class AdaptedAnswer(msgspec.Struct, kw_only=True):  # not frozen: see replay/ans
 def adapt_answer(recorded: Exchange, now: Request, profiles: Profiles) -> AdaptedAnswer:
     """Adapt the recorded answer to the form that the request wants."""
     then_key, now_key = make_key(recorded.request, profiles), make_key(now, profiles)
-    if now_key.profile in profiles.report_profiles:
+    if now_key.profile in profiles.telemetry_profiles:
         return AdaptedAnswer(exchange=recorded)
     places = drift_pointers(recorded.request, then_key, now, now_key)
     is_strict_match = not places and then_key.strict_key == now_key.strict_key

@@ -72,7 +72,7 @@ def report(body: bytes, path: str = "/api/41/envelope/", host: str = "o1.ingest.
     headers = (("Content-Type", "application/json"),)
     made = make_key(Request(method="POST", url=f"https://{host}{path}", headers=headers, body=Body(data=body)), RULES)
     assert made.profile == "reports/1"
-    assert [left.rule for left in made.left_out_fields] == ["told"]
+    assert [left.rule for left in made.left_out_fields] == ["telemetry"]
     assert made.warnings == ()
     return made.key
 
@@ -81,3 +81,7 @@ def test_what_is_told_is_not_in_the_key_but_who_is_told_is() -> None:
     assert report(b'{"a": 1}') == report(b"\x00\x01 not JSON") == report(b"", path="/api/42/envelope/")
     assert report(b"{}") != report(b"{}", path="/api/41/store/")
     assert report(b"{}") != report(b"{}", host="o2.ingest.sentry.io")
+
+
+def test_the_key_of_a_report_is_the_one_that_recordings_have() -> None:
+    assert report(b'{"a": 1}') == "sha256:9881eca2511ea5e1de8ea0edfed2d232f344979fc311bd7469008cfef395e41f"

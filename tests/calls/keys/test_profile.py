@@ -59,6 +59,8 @@ WRONG = [
     ("[[profile]]\nname = 'a/1'\nkey = ['$.a']\nsecret = [\"$['a']\"]\n", "line 4: $['a'] is listed twice"),
     ("[[profile]]\nname = 'a/1'\nkey = 3\n", "line 3: key must be a list of strings, not 3"),
     ("[[profile]]\nname = 'a/1'\nunknown = 'drop'\n", "line 3: unknown = 'drop' is invalid"),
+    ("[[profile]]\nname = 'a/1'\ntelemetry = 'yes'\n", "line 3: telemetry = 'yes' is invalid: write true or false"),
+    ("[[profile]]\nname = 'a/1'\n\ntold = true\n", "line 4: the setting told is called telemetry now: write telemetry"),
     ("[[profile]]\nname = 'a/1'\n[profile.fold]\ndefaults = ['$.a']\n", "line 4: invalid default: write { path"),
     ("[[profile]]\nname = 'a/1'\nquery = ['a']\n", "line 3: query must be a table of lists"),
     ("[[profile]]\nname = 'a/1'\nmatch = { hosts = 'a' }\n", "line 3: unknown setting 'hosts' in match"),
