@@ -184,12 +184,9 @@ def _misplaced_option_error(error: click.NoSuchOption, args: list[str]) -> click
     name = next((word for word in args if word in COMMANDS), None)
     command = load_command(name or "ls")
     known = command is not None and any(error.option_name in parameter.opts for parameter in command.params)
-    if not known:
-        return error
-    return click.UsageError(
-        f"{error.option_name} is an option of the commands and goes behind one: playhead {name or 'ls'} {error.option_name} …",
-        error.ctx,
-    )
+    kind: type[click.UsageError] = getattr(command, "usage_error", click.UsageError)
+    behind = f"is an option of the commands and goes behind one: playhead {name or 'ls'} {error.option_name} …"
+    return kind(f"{error.option_name} {behind}" if known else error.format_message(), error.ctx)
 
 
 def _reopen_missing_streams() -> None:
@@ -217,7 +214,7 @@ def playhead() -> None:
 
 
 def main() -> None:
-    """Run the console script. Playhead's own failures exit with 125, a wrong command line with 2."""
+    """Run the console script. Playhead's own failures exit with 125, a wrong command line with 125 or 2 (`WrappingCommand`)."""
     _reopen_missing_streams()
     try:
         if COMPLETION_VARIABLE in os.environ:

@@ -3,8 +3,8 @@
 import asyncio
 import json
 import re
-from collections.abc import Awaitable, Callable
-from contextlib import nullcontext
+from collections.abc import Awaitable, Callable, Iterator
+from contextlib import contextmanager, nullcontext
 from datetime import UTC, datetime, timedelta
 from decimal import Decimal
 from pathlib import Path
@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Final
 import click
 
 from proxy.capture.command import IsolationOptions
-from proxy.errors import Failure
+from proxy.errors import FAILURE_EXIT_CODE, Failure
 from proxy.processes.command_processes import CommandProcesses
 from proxy.processes.store_client import Api
 from proxy.run_names import invalid_name_reason
@@ -45,6 +45,37 @@ _SETTINGS = [
         help="Prices of your own, TOML or JSON, by which costs are calculated first.",
     ),
 ]
+
+
+class WrongCommandLine(click.UsageError):
+    """A wrong command line of a command that ends with the exit code of the user's command.
+
+    It is a failure of Playhead's own like any other: the user's command could end with click's 2.
+    """
+
+    exit_code = FAILURE_EXIT_CODE
+
+
+class WrappingCommand(click.Command):
+    """A command that ends with the exit code of the user's command."""
+
+    usage_error: Final = WrongCommandLine
+
+    def make_context(self, *arguments: Any, **options: Any) -> click.Context:
+        with _usage_as_own_failure():
+            return super().make_context(*arguments, **options)
+
+    def invoke(self, ctx: click.Context) -> Any:
+        with _usage_as_own_failure():
+            return super().invoke(ctx)
+
+
+@contextmanager
+def _usage_as_own_failure() -> Iterator[None]:
+    try:
+        yield
+    except click.UsageError as error:
+        raise WrongCommandLine(error.format_message(), error.ctx) from error
 
 
 def with_settings(command: Command) -> Command:

@@ -11,6 +11,7 @@ from calls.side_effects import BadRule, parse_side_effects
 from proxy.cli.common import (
     ALLOW_UNUSED,
     RUN_ID,
+    WrappingCommand,
     isolation_options,
     parse_labels,
     settings_from_flags,
@@ -56,7 +57,7 @@ def _with_fork_options(command: Command) -> Command:
     return command
 
 
-@click.command("fork", short_help="Replay a run up to a step, then continue live as a new run.")
+@click.command("fork", cls=WrappingCommand, short_help="Replay a run up to a step, then continue live as a new run.")
 @with_settings
 @click.option(
     "--after-step",
@@ -84,7 +85,7 @@ def fork_command(at: int, **options: Any) -> None:
     raise click.exceptions.Exit(_run_fork(at, **options))
 
 
-@click.command("resume", short_help="Continue a run that stopped, without paying for it again.")
+@click.command("resume", cls=WrappingCommand, short_help="Continue a run that stopped, without paying for it again.")
 @with_settings
 @_with_fork_options
 @with_isolation

@@ -6,13 +6,21 @@ from typing import Any
 
 import click
 
-from proxy.cli.common import RUN_ID, isolation_options, parse_labels, settings_from_flags, with_isolation, with_settings
+from proxy.cli.common import (
+    RUN_ID,
+    WrappingCommand,
+    isolation_options,
+    parse_labels,
+    settings_from_flags,
+    with_isolation,
+    with_settings,
+)
 from proxy.cli.run_completion import complete_command
 from proxy.commands.record import record
 from proxy.effects.launch import EffectsOptions
 
 
-@click.command("record", short_help="Run a command and record every call it makes.")
+@click.command("record", cls=WrappingCommand, short_help="Run a command and record every call it makes.")
 @with_settings
 @click.option("--run", "run_id", type=RUN_ID, metavar="ID", help="The id of the run. Default: one is generated.")
 @click.option(

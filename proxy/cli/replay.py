@@ -7,12 +7,20 @@ from typing import Any
 
 import click
 
-from proxy.cli.common import ALLOW_UNUSED, HOSTS, isolation_options, settings_from_flags, with_isolation, with_settings
+from proxy.cli.common import (
+    ALLOW_UNUSED,
+    HOSTS,
+    WrappingCommand,
+    isolation_options,
+    settings_from_flags,
+    with_isolation,
+    with_settings,
+)
 from proxy.cli.run_completion import complete_command, complete_recording
 from proxy.commands.replay import ReplayCommand, replay
 
 
-@click.command("replay", short_help="Run a command with its calls answered from a recording.")
+@click.command("replay", cls=WrappingCommand, short_help="Run a command with its calls answered from a recording.")
 @with_settings
 @click.option(
     "--pace",

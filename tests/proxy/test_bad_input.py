@@ -1,4 +1,6 @@
-"""What bad input gets: one clear sentence that says what to do, exit code 125 (2 for a wrong command line), nothing lost."""
+"""What bad input gets: one clear sentence that says what to do, exit code 125, nothing lost.
+
+A wrong command line exits with 2 where the exit code cannot be that of a user's command."""
 
 import gzip
 import socket
@@ -42,10 +44,31 @@ def assert_one_sentence(done: subprocess.CompletedProcess[str], *words: str, cod
         assert word in said, said
 
 
-def test_a_wrong_command_line_exits_with_2(tmp_path: Path) -> None:
-    done = playhead("record", "--no-such-flag", "--", "true", cwd=tmp_path)
-    assert done.returncode == 2
-    assert "No such option" in done.stderr
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (("record", "--no-such-flag", "--", "true"), "No such option"),
+        (("record",), "Missing argument"),
+        (("record", "--label", "x", "--", "true"), "is not a label"),
+        (("replay", "last", "--pace", "slow", "--", "true"), "Invalid value for '--pace'"),
+        (("replay", "last"), "Missing argument"),
+        (("fork", "last", "--", "true"), "Missing option '--after-step'"),
+        (("resume", "last", "--allow-local", "x", "--", "true"), "is not HOST:PORT"),
+        (("--run", "x", "record", "--", "true"), "goes behind one"),
+    ],
+)
+def test_a_wrong_command_line_is_not_taken_for_the_exit_code_of_the_command(
+    words: tuple[str, ...], said: str, tmp_path: Path
+) -> None:
+    done = playhead(*words, cwd=tmp_path)
+    assert done.returncode == 125
+    assert said in done.stderr
+
+
+def test_a_wrong_command_line_of_other_commands_exits_with_2(tmp_path: Path) -> None:
+    for words in (("ls", "--no-such-flag"), ("--data", ".", "ls"), ("verify",), ("diff", "a")):
+        done = playhead(*words, cwd=tmp_path)
+        assert (done.returncode, "Error" in done.stderr) == (2, True), done.stderr
 
 
 def test_a_command_that_does_not_exist(tmp_path: Path, data: Path) -> None:
@@ -82,7 +105,7 @@ def test_names_of_other_bytes_than_utf_8(tmp_path: Path, data: Path) -> None:
 
 def test_a_run_id_that_cannot_be_one(tmp_path: Path, data: Path) -> None:
     done = playhead("record", "--data", data, "--run", "a b", "--", "true", cwd=tmp_path)
-    assert done.returncode == 2, done.stderr
+    assert done.returncode == 125, done.stderr
     assert "'a b' cannot be a run id: use 1 to 128 of the characters A-Z" in done.stderr.splitlines()[-1]
 
 

@@ -31,7 +31,7 @@ def run_playhead(*words: str) -> Result:
 )
 def test_a_wrong_command_line_says_what_is_known(words: tuple[str, ...], said: str) -> None:
     done = run_playhead(*words)
-    assert done.exit_code == 2
+    assert done.exit_code == 125
     assert said in done.output
 
 
@@ -39,7 +39,7 @@ def test_what_was_edited_is_not_recorded_as_the_truth(tmp_path: Path) -> None:
     file = tmp_path / "what-if.toml"
     file.write_text("[[override]]\nstep = 1\ntext = 'x'\n")
     done = run_playhead("replay", "last", "--override", str(file), "--on-miss", "record", "--", "true")
-    assert done.exit_code == 2
+    assert done.exit_code == 125
     assert "edited answers are never recorded" in " ".join(done.output.split())
 
 
