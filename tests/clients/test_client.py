@@ -73,6 +73,47 @@ async def test_runs_calls_and_stats_are_read(tmp_path: Path, database: Database)
         await asyncio.to_thread(query, playhead.Client(url, TOKEN), url)
 
 
+async def test_what_was_just_stored_is_found_by_a_client_that_waits(tmp_path: Path, database: Database) -> None:
+    def query(client: playhead.Client) -> None:
+        assert {one.run for one in client.search('"subject-0 details"', settled=True)} == {"agent-0"}
+        assert client.stats("run", settled=True).total.calls == 4
+        assert [run.calls for run in client.runs(settled=True, sort="tokens")] == [4]
+        assert len(list(client.calls(q="details", settled=True))) > 0
+        assert [call.step for call in client.calls(run="agent-0", settled=True)] == [1, 2, 3, 4]
+        assert client.run("agent-0", settled=True).calls == 4
+        assert client.cost("agent-0", settled=True)["settled"] is True
+        assert client.envelope("agent-0", settled=True)["steps"] == 4
+        assert client.diff("agent-0", "agent-0", settled=True)["settled"] is True
+        assert client.get("/v1/drift", settled=True)["settled"] is True
+
+    async with open_house(tmp_path / "spool", database, tokens=(TOKEN,)) as house:
+        made = Agent(turns=2).run("agent-0")
+        derived = [DerivedExchange(one, derive_call(one, profiles=PROFILES)) for one in made]
+        await BatchWriter(database, profile=PROFILES.digest).write_batch(derived)
+        await asyncio.to_thread(query, playhead.Client(str(house.api.base_url), TOKEN))
+
+
+def test_a_wait_that_ends_in_vain_is_not_taken_for_an_answer(monkeypatch: pytest.MonkeyPatch) -> None:
+    answer: dict[str, object] = {"items": [], "next": None, "total": {}, "settled": False}
+    monkeypatch.setattr("playhead.client.fetch_json", lambda *_: answer)
+    client = playhead.Client("http://127.0.0.1:9", "x")
+    assert client.search("refund") == []
+    for ask in (lambda: client.search("refund", settled=True), lambda: client.stats("run", settled=True)):
+        with pytest.raises(TimeoutError, match="not everything that was recorded is stored yet"):
+            ask()
+
+
+async def test_a_search_has_as_many_texts_as_were_asked_for(
+    tmp_path: Path, database: Database, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("playhead.client.MOST", 2)
+    async with _api(tmp_path, database) as url:
+        client = playhead.Client(url, TOKEN)
+        found = await asyncio.to_thread(lambda: [client.search("details", limit=limit) for limit in (1, 3, 5)])
+    assert [len(texts) for texts in found] == [1, 3, 5]
+    assert found[2][:3] == found[1]
+
+
 async def test_pages_are_fetched_when_they_are_needed(
     tmp_path: Path, database: Database, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -155,7 +196,7 @@ def test_the_client_has_every_filter_of_the_api() -> None:
 
     def names(path: str) -> set[str]:
         # The project is the client's own.
-        others = {"limit", "cursor", "settled", "project"}
+        others = {"limit", "cursor", "project"}
         return {one["name"] for one in document["paths"][path]["get"]["parameters"]} - others
 
     listed = set(ListFilters.__annotations__) | set(Filters.__annotations__)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from itertools import islice
 from typing import TYPE_CHECKING, Any
 from urllib.parse import quote
 
@@ -18,6 +19,8 @@ if TYPE_CHECKING:
     from playhead.filters import Filters, ListFilters
 
 PAGE = 100
+MOST = 500
+"""The largest page that the API returns."""
 
 
 @dataclass(frozen=True)
@@ -131,9 +134,9 @@ class Client:
         """Iterate over the runs with a call that fits, newest first. Each page is fetched when it is needed."""
         return map(_read_run, self._items("/v1/runs", filters))
 
-    def run(self, id: str) -> RunSummary:  # noqa: A002 - the name in the public API
+    def run(self, id: str, *, settled: bool = False) -> RunSummary:  # noqa: A002 - the name in the public API
         """Fetch one run."""
-        return _read_run(self._fetch(f"/v1/runs/{quote(id, safe='')}"))
+        return _read_run(self._fetch(f"/v1/runs/{quote(id, safe='')}", _waiting(settled)))
 
     def calls(self, run: str | None = None, **filters: Unpack[ListFilters]) -> Iterator[Call]:
         """Iterate over the calls that fit, newest first, or over those of one run in order, which takes no filters.
@@ -142,7 +145,7 @@ class Client:
         """
         if run is None:
             return map(_read_one_call, self._items("/v1/calls", filters))
-        if others := sorted(filters.keys() - {"fields", "sort", "order"}):
+        if others := sorted(filters.keys() - {"fields", "sort", "order", "settled"}):
             raise TypeError(f"calls(run=...) takes no filter, and {others[0]} is one; filter what it returns")
         return map(_read_one_call, self._items(f"/v1/runs/{quote(run, safe='')}/calls", filters))
 
@@ -151,10 +154,9 @@ class Client:
         return _read_one_call(self._fetch(f"/v1/calls/{quote(id, safe='')}"))
 
     def search(self, words: str, *, limit: int = PAGE, **filters: Unpack[Filters]) -> list[FoundText]:
-        """Find texts with these words, the best first, at most `limit` (500). `calls(q=...)` iterates over all calls that have one."""
+        """Find texts with these words, the best first, at most `limit`. `calls(q=...)` iterates over all calls that have one."""
         filters["q"] = words
-        found = self._fetch("/v1/search", {**filters, "limit": limit})
-        return [_read_found(raw) for raw in found["items"]]
+        return [_read_found(raw) for raw in islice(self._items("/v1/search", filters, min(limit, MOST)), limit)]
 
     def stats(
         self,
@@ -172,36 +174,53 @@ class Client:
         found = self._fetch("/v1/stats", {**filters, "group_by": groups, "sort": sort, "limit": limit})
         return Stats(tuple(map(_read_sums, found["items"])), _read_sums(found["total"]))
 
-    def cost(self, run: str, *, limit: int | None = None) -> dict[str, Any]:
+    def cost(self, run: str, *, limit: int | None = None, settled: bool = False) -> dict[str, Any]:
         """Fetch where the money of a run went: its `total`, its first `limit` `steps`, and the `tree` that sums them up.
 
         `new_tokens` and `repeated_tokens` divide the prompts: what was sent the first time, and what an earlier step had sent.
         """
-        return self._fetch(f"/v1/runs/{quote(run, safe='')}/cost", {} if limit is None else {"limit": limit})
+        return self._fetch(f"/v1/runs/{quote(run, safe='')}/cost", {"limit": limit, **_waiting(settled)})
 
-    def envelope(self, run: str) -> dict[str, Any]:
+    def envelope(self, run: str, *, settled: bool = False) -> dict[str, Any]:
         """Fetch what was captured of what moves between runs: models, sampling, prompts, retrieval, tools, times, code and environment.
 
         Each has the values that were seen with their steps, and in `missing` a sentence for whatever was not captured.
         """
-        return self._fetch(f"/v1/runs/{quote(run, safe='')}/envelope")
+        return self._fetch(f"/v1/runs/{quote(run, safe='')}/envelope", _waiting(settled))
 
-    def _items(self, path: str, parameters: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
-        """Iterate over a list. Parameters are checked by the server when the first item is requested."""
-        cursor: str | None = None
+    def diff(self, a: str, b: str, *, settled: bool = False) -> dict[str, Any]:
+        """Fetch where two runs differ, and why: the `first_divergence` and all steps side by side."""
+        return self._fetch(f"/v1/runs/{quote(a, safe='')}/diff/{quote(b, safe='')}", _waiting(settled))
+
+    def get(self, path: str, **parameters: Any) -> dict[str, Any]:
+        """Fetch anything else that the API answers as a JSON object: `get("/v1/drift", model="gpt-5", settled=True)`."""
+        return self._fetch(path, parameters)
+
+    def _items(self, path: str, parameters: Mapping[str, Any], limit: int | None = None) -> Iterator[dict[str, Any]]:
+        """Iterate over a list, by pages of `limit`. Parameters are checked by the server when the first item is requested."""
+        query = {**parameters, "limit": limit or PAGE}
         while True:
-            page = self._fetch(path, {**parameters, "limit": PAGE, "cursor": cursor})
+            page = self._fetch(path, query)
             yield from page["items"]
-            cursor = page["next"]
-            if cursor is None:
+            if page["next"] is None:
                 return
+            query = {**query, "cursor": page["next"], "settled": None}
 
     def _fetch(self, path: str, parameters: Mapping[str, Any] | None = None) -> dict[str, Any]:
-        query = encode_query({**(parameters or {}), "project": self._project})
-        return fetch_json(f"{path}?{query}" if query else path, self._url, self._token, self._timeout)
+        query = encode_query({"project": self._project, **(parameters or {})})
+        found = fetch_json(f"{path}?{query}" if query else path, self._url, self._token, self._timeout)
+        if found.get("settled") is False and (parameters or {}).get("settled"):
+            raise TimeoutError(
+                f"{path}: not everything that was recorded is stored yet, after ten seconds: ask again, or let `playhead doctor` say why"
+            )
+        return found
 
     def __repr__(self) -> str:
         return f"<playhead.Client {self._url or 'of PLAYHEAD_API'}>"
+
+
+def _waiting(settled: bool) -> dict[str, Any]:
+    return {"settled": True} if settled else {}
 
 
 def _read_one_call(raw: Mapping[str, Any]) -> Call:

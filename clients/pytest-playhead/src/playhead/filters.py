@@ -48,6 +48,12 @@ class Filters(TypedDict, total=False):
     q: str
     """Words to search for."""
 
+    settled: bool
+    """Wait until everything that was acknowledged before the request is stored and, for words and sums, indexed and summed up.
+
+    Raises TimeoutError after ten seconds.
+    """
+
 
 class ListFilters(Filters, total=False):
     """What to look for, and the order of the result."""
