@@ -4,6 +4,7 @@ redactor    the entry point: redact heads, bodies and texts
 head        redact headers and URLs
 body        redact bodies in pieces
 declared    redact secrets that a profile declares by path
+web_tokens  keep the claims of web tokens in answers
 call        redact the assembled call
 rules       the rules that recognise secrets
 scanning    search bytes, including escapes and base64

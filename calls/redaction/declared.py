@@ -80,7 +80,7 @@ def _last_name(path: str) -> bytes:
 
 
 def _leaf_edits(data: bytes, locations: "set[Location]", key: bytes) -> Iterator[Edit]:
-    for location, start, stop in _locate_leaves(data):
+    for location, start, stop in locate_leaves(data):
         if any(location[:depth] in locations for depth in range(len(location) + 1)):
             at, new = _replacement(data, start, stop, key)
             if new != data[at : at + len(new)]:
@@ -93,7 +93,7 @@ def _replacement(data: bytes, start: int, stop: int, key: bytes) -> tuple[int, b
     return start, data[start:stop] if data[start:stop].isalpha() else b"9" * (stop - start)
 
 
-def _locate_leaves(data: bytes) -> Iterator[tuple[Location, int, int]]:
+def locate_leaves(data: bytes) -> Iterator[tuple[Location, int, int]]:
     """Yield the location and offsets of every string, number and literal of a valid JSON document."""
     steps: list[Any] = []
     objects: list[bool] = []

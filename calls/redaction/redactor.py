@@ -29,6 +29,7 @@ from calls.redaction.scanning.scanner import RuleTable
 from calls.redaction.streams.message_bounds import has_messages
 from calls.redaction.streams.streamed_messages import StreamedMessages
 from calls.redaction.streams.streamed_text import StreamedText
+from calls.redaction.web_tokens import AnswerRuleTable
 
 
 class RedactionRules(msgspec.Struct, frozen=True, kw_only=True):
@@ -136,6 +137,7 @@ class Redactor:
         self._key = key
         personal = (*(PERSONAL_DATA if personal_data else ()), *rules_for_names(names))
         self._table = _compile_table((*self._rules.credentials, *personal))
+        self._answer_table = AnswerRuleTable(self._table)
         self._kept_headers = (
             self._rules.kept_headers | (profiles.key_headers if profiles else frozenset())
         ) - redact_head.CREDENTIALS.keys()
@@ -282,13 +284,18 @@ class Redactor:
         return text if self._is_clean(text) else self._replace_secrets(text, _Tally(self._key))
 
     def redact_body(
-        self, data: bytes, content_type: str | None = None, content_encoding: str | None = None
+        self,
+        data: bytes,
+        content_type: str | None = None,
+        content_encoding: str | None = None,
+        *,
+        is_answer: bool = False,
     ) -> tuple[bytes, int, bool]:
         """Redact a whole body; return it with the number of secrets and whether it was compressed again.
 
         A body that cannot be redacted is returned empty: it would not be recorded either.
         """
-        return redact_whole_body(self.new_body_redactor(content_type, content_encoding), data)
+        return redact_whole_body(self.new_body_redactor(content_type, content_encoding, is_answer=is_answer), data)
 
     def redact_message(self, data: bytes) -> tuple[bytes, int]:
         """Redact a WebSocket message; return it with the number of secrets.
@@ -305,9 +312,12 @@ class Redactor:
         """Create the redactor for one side of a WebSocket: for each message, and for secrets in pieces over several."""
         return StreamedMessages(self._table, self._key, self.redact_message)
 
-    def new_body_redactor(self, content_type: str | None = None, content_encoding: str | None = None) -> BodyRedactor:
-        """Create the redactor for one body."""
-        return create_body_redactor(self._table, self._key, content_type, content_encoding, self._declared_secrets)
+    def new_body_redactor(
+        self, content_type: str | None = None, content_encoding: str | None = None, *, is_answer: bool = False
+    ) -> BodyRedactor:
+        """Create the redactor for one body. `is_answer`: a client may read it in a replay, so web tokens keep their claims."""
+        table = self._answer_table if is_answer else self._table
+        return create_body_redactor(table, self._key, content_type, content_encoding, self._declared_secrets)
 
     def _redact_headers(self, headers: Headers, treatment: Callable[[str], Treatment]) -> tuple[Headers, int]:
         # True of most responses; a single search is then sufficient.

@@ -195,7 +195,9 @@ class Recording:
         self.flush_request()
         redactor = self._recorder.redactor
         head = redactor.redact_response_head(headers)
-        self._response = _Message("response", redactor.new_body_redactor(head.content_type, head.content_encoding))
+        self._response = _Message(
+            "response", redactor.new_body_redactor(head.content_type, head.content_encoding, is_answer=True)
+        )
         reason = redactor.redact_text(reason)
         self._enqueue(ResponseStarted(self.id, at, status, reason, http_version, head.headers, head.redactions))
 

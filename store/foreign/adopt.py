@@ -106,7 +106,7 @@ def redact_exchange(exchange: Exchange, redactor: Redactor) -> tuple[Exchange, l
     clean: Response | None = None
     if response is not None:
         response_headers, in_response_headers = redactor.redact_response_headers(response.headers)
-        answer, in_answer, also = _redact_body(redactor, response.headers, response.body)
+        answer, in_answer, also = _redact_body(redactor, response.headers, response.body, is_answer=True)
         clean = replace(response, headers=response_headers, body=answer, reason=redactor.redact_text(response.reason))
         count, withheld = count + in_response_headers + in_answer, withheld + also
     cleaned = Request(
@@ -120,10 +120,13 @@ def redact_exchange(exchange: Exchange, redactor: Redactor) -> tuple[Exchange, l
     return replace(exchange, request=cleaned, response=clean, redactions=exchange.redactions + count), withheld
 
 
-def _redact_body(redactor: Redactor, headers: Headers, body: Body) -> tuple[Body, int, list[str]]:
+def _redact_body(
+    redactor: Redactor, headers: Headers, body: Body, *, is_answer: bool = False
+) -> tuple[Body, int, list[str]]:
     if any(chunk.kind != "data" for chunk in body.chunks):
         return _redact_messages(redactor, body)
-    work = redactor.new_body_redactor(header(headers, "content-type"), header(headers, "content-encoding"))
+    kind, coding = header(headers, "content-type"), header(headers, "content-encoding")
+    work = redactor.new_body_redactor(kind, coding, is_answer=is_answer)
     fed = [piece for c in _chunks_or_whole(body) for piece in work.feed(body.data[c.offset : c.offset + c.size], c.at)]
     pieces = [*fed, *work.finish()]
     if work.withheld_reason:

@@ -6,7 +6,7 @@ from typing import Final
 
 import msgspec
 
-from calls.placeholder import PATTERN, PREFIX
+from calls.placeholder import PATTERN, PREFIX, placeholder_start
 
 _PLACEHOLDER: Final = re.compile(PATTERN.encode() + rb"\**")
 
@@ -76,10 +76,10 @@ class SecretVariables(msgspec.Struct):
     def _split(self, text: bytes, name: str, *, is_numbered: bool) -> Iterator[TextSpan]:
         at = 0
         for found in _PLACEHOLDER.finditer(text) if PREFIX in text else ():
-            start, end = found.span()
+            start, end = placeholder_start(text.decode("latin-1"), found.start(), at), found.end()
             if start > at:
                 yield TextSpan(at, start, text[at:start])
-            yield TextSpan(start, end, self._variable(found[0], name, is_numbered=is_numbered))
+            yield TextSpan(start, end, self._variable(text[start:end], name, is_numbered=is_numbered))
             at = end
         if at < len(text):
             yield TextSpan(at, len(text), text[at:])

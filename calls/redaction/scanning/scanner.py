@@ -12,7 +12,7 @@ from typing import Any, Final, NamedTuple
 
 import msgspec
 
-from calls.placeholder import PREFIX, is_placeholder, make_placeholder
+from calls.placeholder import PREFIX, WEB_TOKEN_PLACEHOLDER, is_placeholder, make_placeholder
 from calls.redaction.rules.credentials import RULES, is_in_base64
 from calls.redaction.rules.expression import ANYWHERE, HERE, compile_expression
 from calls.redaction.rules.patterns import Word, beginnings_expression, full_expression, longest_repeat
@@ -261,6 +261,10 @@ class RuleTable:
     def _ends_changeable(self, text: bytes) -> bool:
         return bool(self._changeable_tail(ANYWHERE, text, 1, len(text))[0][0] >= 0)
 
+    def make_placeholder(self, secret: bytes, kind: str, key: bytes) -> bytes:
+        """Make the placeholder for a whole secret that was found as `kind`."""
+        return make_placeholder(secret, kind, key)
+
     def match_rule(self, data: bytes, at: int) -> _Match:
         """Return the rule that matches at an offset, with the start of the secret and its end function."""
         spans = self._which(HERE, data, at, len(data))
@@ -445,7 +449,8 @@ class Scanner:
             return match.lead + 1 if match.rule.lead or is_short else max(cut, match.lead + 1)
         self._after = offset + cut
         if secret and not replaced:
-            edits.append(Edit(offset + match.start, make_placeholder(secret, match.rule.kind, self._key)))
+            make = make_placeholder if self._inside or cut < stop else self._table.make_placeholder
+            edits.append(Edit(offset + match.start, make(secret, match.rule.kind, self._key)))
         self._inside = match if cut < stop else None
         return cut
 
@@ -471,7 +476,7 @@ class Scanner:
         new = bytearray(text)
         for low, high in found:
             secret = text[low:high]
-            new[low:high] = make_placeholder(secret, match.rule.kind, self._key)
+            new[low:high] = self._table.make_placeholder(secret, match.rule.kind, self._key)
             edits.append(Edit(offset + low, bytes(new[low:high])))
             self._after = offset + high
         return bytes(new)
@@ -542,8 +547,11 @@ def _can_begin_template(text: bytes, start: int, stop: int) -> bool:
 def _end_before_placeholder(text: bytes, start: int, stop: int) -> int:
     """Return the end of a token that runs into a placeholder, which replaced another secret.
 
-    If a family's tokens have no underscore, only the first letters of the placeholder belong to the run.
+    If a family's tokens have no underscore, only the first letters of the placeholder belong to the run. The placeholder of
+    a web token's signature belongs to the token.
     """
+    if WEB_TOKEN_PLACEHOLDER.match(text, start, stop):
+        return stop
     at = text.find(PREFIX, start + 1, stop + len(PREFIX) - 1)
     return at if start < at < stop and not text.startswith(PREFIX, start) else stop
 
