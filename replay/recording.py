@@ -21,7 +21,7 @@ from calls.websocket_messages import opening_request
 from replay.duplex import is_duplex, may_be_duplex
 from replay.misses.nearest import NearestCallFinder, comparison_document
 from replay.pinned import ENVIRONMENT_LABEL, HAS_PROXY, PROXY_LABEL, UNRESOLVED_LABEL, parse_environment
-from replay.script import RecordedExchange, ScriptIndex, build_index
+from replay.script import RecordedExchange, ScriptIndex, build_index, session_place
 from store.bundle.bundle import Bundle
 from store.bundle.exchange_summary import ExchangeSummary, summarize_exchange
 from store.bundle.rows_bundle import StoredRun
@@ -238,6 +238,7 @@ def _recorded_exchange(
         key=key,
         raw=raw_digest_of_parts(brief.method, brief.url, brief.headers, brief.body_digest),
         brief=brief,
+        session=session_place(brief.headers),
         actor=brief.actor,
         recorded_key=brief.key,
         gap=gaps.get(brief.id),

@@ -2,21 +2,23 @@
 
 A request is looked up by the digest of its raw form first, which costs no parsing, and only then by its key. Among the
 recorded exchanges of one key, those of the same raw form come first. They are the better answer, and requests that differ
-only outside their key do not swap answers when they arrive in another order.
+only outside their key do not swap answers when they arrive in another order. Those of the same key that name the same MCP
+session and continue a stream from the same event come before both: the sessions of a server ask the same questions, each
+about its own state, and number their requests, so that equal raw forms say nothing.
 
 Actors keep the branches of a run apart. An actor that occurs in the recording gets only its own exchanges. Any other actor
 is paired with the recorded actor of the first exchange it gets (agents generate new names in each run), and gets that
 actor's exchanges first. A request without an actor gets exchanges without an actor first.
 """
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise
 from typing import Final, Literal
 
 import msgspec
 
-from calls.model import Exchange, Request
+from calls.model import Exchange, Headers, Request
 from store.bundle.exchange_summary import ExchangeSummary
 from store.database.blobs import CorruptData
 from store.generations.build import unreplayable_reason
@@ -44,6 +46,9 @@ class RecordedExchange:
     """Digest of the raw request. Equal raw digests have equal keys."""
 
     brief: ExchangeSummary
+    session: str = ""
+    """The session and the place in its stream that the request names (`session_place`)."""
+
     actor: Actor = None
     recorded_key: str | None = None
     """The key under the profiles of the recording; None if the recording does not state it."""
@@ -115,6 +120,16 @@ def _unreadable_exchange(brief: ExchangeSummary) -> Exchange:
     )
 
 
+_SESSION_HEADERS: Final = frozenset(("mcp-session-id", "mcp-protocol-version", "last-event-id"))
+"""Headers in which a client repeats what an answer told it, so that in a replay it sends the recorded value."""
+
+
+def session_place(headers: Headers) -> str:
+    """Return the session and the place in its stream that a request names; "" if it names none."""
+    found = [f"{lowered}:{value}" for name, value in headers if (lowered := name.lower()) in _SESSION_HEADERS]
+    return "\0".join(sorted(found)) if found else ""
+
+
 class ScriptMatch(msgspec.Struct):  # not frozen: see replay/answer.py
     """The exchange that answers, and how certain the match is."""
 
@@ -143,6 +158,9 @@ class ScriptIndex(msgspec.Struct, frozen=True):
     overlapping: frozenset[int]
     """The places of exchanges that overlapped another one of the same key and actor, so their answers may be swapped."""
 
+    overlapping_in_session: frozenset[int] = frozenset()
+    """Those that overlapped one that named the same session and place, too."""
+
 
 def build_index(entries: Sequence[RecordedExchange]) -> ScriptIndex:
     """Index the exchanges of a run, given in the order of their steps."""
@@ -151,16 +169,35 @@ def build_index(entries: Sequence[RecordedExchange]) -> ScriptIndex:
     several = len({entry.actor for entry in entries}) > 1
     for place, entry in enumerate(entries):
         # Raw digests and keys share one table: domain separation prevents collisions.
-        for name in (entry.raw, entry.key):
+        for name in _lookup_names(entry):
             groups.setdefault(name, []).append(place)
             if several:
                 of_actor.setdefault((entry.actor, name), []).append(place)
-    keys = {(entry.actor, entry.key) if several else entry.key for entry in entries}
-    rivals = (of_actor[name] if isinstance(name, tuple) else groups[name] for name in keys)
-    rivals = (group for group in rivals if not entries[group[0]].is_telemetry)
-    overlapping = frozenset(place for group in rivals for place in _overlapping_places(entries, group))
-    actors = frozenset(entry.actor for entry in entries if entry.actor is not None)
-    return ScriptIndex(tuple(entries), groups, of_actor, actors, overlapping)
+
+    def find_overlapping(names: Iterable[tuple[Actor, str]]) -> frozenset[int]:
+        rivals = (of_actor[name] if several else groups[name[1]] for name in dict.fromkeys(names))
+        rivals = (group for group in rivals if not entries[group[0]].is_telemetry)
+        return frozenset(place for group in rivals for place in _overlapping_places(entries, group))
+
+    return ScriptIndex(
+        tuple(entries),
+        groups,
+        of_actor,
+        frozenset(entry.actor for entry in entries if entry.actor is not None),
+        find_overlapping((entry.actor, entry.key) for entry in entries),
+        find_overlapping(
+            (entry.actor, _key_in_session(entry.key, entry.session)) for entry in entries if entry.session
+        ),
+    )
+
+
+def _lookup_names(entry: RecordedExchange) -> tuple[str, ...]:
+    names = entry.raw, entry.key
+    return (*names, _key_in_session(entry.key, entry.session)) if entry.session else names
+
+
+def _key_in_session(key: str, session: str) -> str:
+    return f"{key}\0{session}"
 
 
 type Position = tuple[bytes, bytes, dict[str, Actor]]
@@ -193,9 +230,13 @@ class Script:
         places = self.index.groups.get(raw)
         return self.index.entries[places[0]].key if places else None
 
-    def take_next(self, key: str, raw: str, actor: Actor = None) -> ScriptMatch | None:
+    def take_next(self, key: str, raw: str, actor: Actor = None, session: str = "") -> ScriptMatch | None:
         """Take the next exchange for a request. None if there is none, or none is left."""
         for scope in self._actor_scopes(actor):
+            if session and (place := self._first_free_place(scope, _key_in_session(key, session))) is not None:
+                match = self._play(place, raw, actor)
+                match.is_ambiguous = place in self.index.overlapping_in_session
+                return match
             if (place := self._next_place(scope, key, raw)) is not None:
                 return self._play(place, raw, actor)
         repeats = (self._repeated_place(whose, key, raw) for whose in self._actor_scopes(actor))
@@ -320,7 +361,7 @@ class Script:
     def _release(self, place: int) -> None:
         self._taken_flags[place] = 0
         entry = self.index.entries[place]
-        for name in (entry.raw, entry.key):
+        for name in _lookup_names(entry):
             self._next_free.pop(name, None)
             self._next_free.pop((entry.actor, name), None)
 

@@ -30,8 +30,9 @@ from replay.misses.miss import Miss
 from replay.pacing import INSTANT, Pace
 from replay.recording import Recording
 from replay.reframing.adapt_answer import AdaptedAnswer, adapt_answer, find_closest
+from replay.reframing.resumed_streams import ResumedStreams
 from replay.report import REPORT_LISTED, Tally, build_report, interrupted_report, report_with_effects
-from replay.script import Policy, Position, RecordedExchange, Script, ScriptMatch
+from replay.script import Policy, Position, RecordedExchange, Script, ScriptMatch, session_place
 from replay.websocket import session as sockets
 from replay.websocket.mcp_sse_stream import McpSseStream
 from replay.websocket.timeline import Break
@@ -119,6 +120,9 @@ class Session:
 
     _has_streamed: bool = field(init=False, default=False)
     """True if `_streams` ever had a member."""
+
+    _resumed_streams: ResumedStreams | None = field(init=False, default=None)
+    """None as long as every request of MCP's sessions came as it was recorded."""
 
     effects: EffectsReplay | None = field(init=False, default=None)
     """The recorded effects; None where there are none."""
@@ -254,7 +258,7 @@ class Session:
 
     def _duplex_answer(self, incoming: IncomingRequest, one: RecordedExchange, replay: DuplexReplay) -> Answer | None:
         """Take the recorded call, or one with an equal request that comes before it, and return its answer."""
-        match = self._script.take_next(one.key, one.raw, incoming.actor)
+        match = self._script.take_next(one.key, one.raw, incoming.actor, one.session)
         if match is None:
             return None
         exchange = match.recorded.exchange
@@ -269,7 +273,7 @@ class Session:
             return miss.miss_answer(why, incoming.request)
         raw = raw_digest(incoming.request)
         key = self._script.key_of(raw) or await self._request_key(incoming.request)
-        match = self._script.take_next(key, raw, incoming.actor)
+        match = self._script.take_next(key, raw, incoming.actor, session_place(incoming.request.headers))
         return await (
             self._answer_unmatched(incoming, key, raw) if match is None else self._answer_match(incoming, match)
         )
@@ -354,6 +358,8 @@ class Session:
         if playback.is_websocket(match.recorded.exchange) and not match.recorded.unreplayable_reason:
             return self._websocket_answer(incoming, match)
         exchange = match.recorded.exchange
+        if self._resumed_streams is not None:
+            exchange = self._resumed_streams.readdress(exchange)
         if exchange.outcome == "client_closed":
             exchange = await self._without_early_end(exchange)
         if match.is_exact:
@@ -385,6 +391,9 @@ class Session:
             self._tally.add_drift(recorded.id, fit.drift)
         if fit.misfit:
             return self._miss_answer(incoming, explain.incomplete_miss(incoming, recorded, fit.misfit))
+        if recorded.session:
+            self._resumed_streams = self._resumed_streams or ResumedStreams()
+            self._resumed_streams.note_request(recorded.exchange.request, incoming.request)
         return self._served_answer(incoming, match, fit)
 
     async def _swap_for_closer_match(
@@ -393,7 +402,10 @@ class Session:
         """Take an exchange of the same key that matches better in place of `recorded`, which is not a strict match.
 
         A strict match is always better. One that matches only in form (whole or streamed) is better if `recorded` does not.
+        What differs between requests of one session is mostly their number, which says nothing.
         """
+        if recorded.session and recorded.session == session_place(incoming.request.headers):
+            return None
         others = islice(self._script.free_exchanges(recorded.key, incoming.actor), _ALTERNATIVES_CONSIDERED)
         light = [other for other in others if not other.is_heavy]
         closer = await _run_off_loop(

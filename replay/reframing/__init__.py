@@ -4,4 +4,5 @@ adapt_answer    adapt an answer to the request that it answers
 reframe         write an answer as a stream, or whole
 id_rewrite      replace ids that the client makes
 readdress       replace the ids of JSON-RPC
+resumed_streams the same on streams that continue where another broke off
 """
