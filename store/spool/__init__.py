@@ -16,17 +16,18 @@ What is lost if a process or the host fails:
     DIR/damaged/        copies of bytes that could not be read
     DIR/news            how many changes of replay reports are not yet written: see store/report_sequence.py
 
-writer      append records in memory and write them to disk in groups
-syncer      sync segments and their directory
-output      write frames to the current segment
-segment     the format of a segment
-progress    how many records were written
-waiters     futures that wait for records to be written or synced
-reader      read records and skip damage
-cursor      the position that the reader has committed
-place       the directory of a spool
-disk        the system calls of a spool
-errors      why a record cannot be written
+writer          append records in memory and write them to disk in groups
+scheduled_work  do a moment later, many at a time, what records of streams need
+syncer          sync segments and their directory
+output          write frames to the current segment
+segment         the format of a segment
+progress        how many records were written
+waiters         futures that wait for records to be written or synced
+reader          read records and skip damage
+cursor          the position that the reader has committed
+place           the directory of a spool
+disk            the system calls of a spool
+errors          why a record cannot be written
 """
 
 from store.spool.errors import SpoolBroken, SpoolError, SpoolFull, SpoolTaken

@@ -14,7 +14,6 @@ import os
 import secrets
 import threading
 import time
-from collections import deque
 from collections.abc import Callable
 from pathlib import Path
 from typing import Final, Literal
@@ -24,6 +23,7 @@ from store.spool.errors import SpoolBroken, SpoolError, SpoolFull
 from store.spool.output import Output, WriteFailed
 from store.spool.place import claim_spool, next_segment_number
 from store.spool.progress import Progress
+from store.spool.scheduled_work import ScheduledWork
 from store.spool.segment import MAX_PAYLOAD, OVERHEAD
 from store.spool.syncer import Syncer
 from store.spool.waiters import Verdict, Waiters
@@ -34,20 +34,6 @@ type Durability = Literal["process", "fsync"]
 
 GROUP_INTERVAL: Final = 0.02
 """Seconds between two groups that are written or synced, while no task waits for one."""
-
-WORK_SLICE: Final = 0.001
-"""Seconds of scheduled work after which the event loop passes on what has arrived. The work of 50 streams takes three times as long,
-and their next events arrive meanwhile."""
-
-WORK_INTERVAL: Final = 0.002
-"""Seconds after which scheduled work is done. What is redacted before the end of a stream arrives does not delay that end."""
-
-WORK_SHARE: Final = 0.05
-"""The share of the time that scheduled work may take. If it takes more, it is done less often, for more records at a time, each of
-which then costs less."""
-
-MAX_WORK_PAUSE: Final = 0.2
-"""Seconds after which scheduled work is done at the latest, however long the last work took."""
 
 MAX_INLINE_WRITE: Final = 256 << 10
 """Bytes that the event loop's thread may write itself."""
@@ -109,14 +95,8 @@ class Spool:
         self._queued_bytes = 0
         self._appended = self._written = self._synced = 0
         self._is_write_due = self._is_recount_due = self._has_unsynced = self._is_sync_due = False
-        self._works: deque[Callable[[], None]] = deque()
-        self._is_work_planned = False
-        self._work_seconds = 0.0
-        """How long the current work has taken so far."""
-
-        self._work_due = 0.0
-        """Before this time, no further work is done."""
-
+        # Without an event loop, the threads write and sync everything.
+        self._work = ScheduledWork(self._write_appended, lambda: self._wake(self._to_write))
         self._is_group_open = False
         """Whether a group has begun, at whose end all records are written and synced."""
 
@@ -185,50 +165,12 @@ class Spool:
 
     def call_soon(self, work: Callable[[], None]) -> None:
         """Call `work` a moment later, together with other work; records that it appends are written at once."""
-        self._works.append(work)
-        if not self._is_work_planned:
-            self._plan_work()
+        self._work.add(work)
 
-    def _plan_work(self) -> None:
-        try:
-            loop = asyncio.get_running_loop()
-        except RuntimeError:
-            # Without an event loop, the threads write and sync everything.
-            self._do_all_work()
-            self._wake(self._to_write)
-        else:
-            self._is_work_planned = True
-            loop.call_later(max(WORK_INTERVAL, self._work_due - time.monotonic()), self._begin_work)
-
-    def _begin_work(self) -> None:
-        self._work_seconds = 0.0
-        self._do_work(len(self._works))
-
-    def _do_work(self, count: int) -> None:
-        """Do so many works, and write the records that they append. What arrives meanwhile is passed on between two slices."""
-        began, goes_on = time.monotonic(), False
-        try:
-            while count and self._works:
-                count -= 1
-                self._works.popleft()()
-                now = time.monotonic()
-                if count and now >= began + WORK_SLICE:
-                    asyncio.get_running_loop().call_soon(self._do_work, count)
-                    self._work_seconds += now - began
-                    goes_on = True
-                    return
-                self._work_due = now + min(MAX_WORK_PAUSE, (self._work_seconds + now - began) / WORK_SHARE)
-        finally:
-            self._is_work_planned = goes_on
-            if self._works and not goes_on:
-                self._plan_work()
+    def _write_appended(self) -> None:
         # If it is not quick, the end of the group writes them.
         if self._written < self._appended:
             self.write_now(self._appended)
-
-    def _do_all_work(self) -> None:
-        while self._works:
-            self._works.popleft()()
 
     def _begin_group(self) -> None:
         try:
@@ -330,7 +272,7 @@ class Spool:
 
     def close(self) -> int:
         """Write and sync the remaining records and release the spool; return how many could not be written."""
-        self._do_all_work()
+        self._work.do_all()
         with self._lock:
             self._is_closing = True
             self._to_write.notify()

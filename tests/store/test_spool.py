@@ -13,7 +13,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from store.spool import Position, Reader, Spool, SpoolBroken, SpoolFull, SpoolTaken, writer
+from store.spool import Position, Reader, Spool, SpoolBroken, SpoolFull, SpoolTaken, scheduled_work, writer
 from store.spool.segment import OVERHEAD, encode_frames, frame_at, segment_numbers, whole_frames
 from tests.store.disks import FaultyDisk
 
@@ -154,7 +154,7 @@ async def test_what_is_to_be_done_soon_is_kept_with_the_present_group(directory:
 async def test_what_arrives_is_passed_on_between_two_pieces_of_a_groups_work(
     directory: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(writer, "WORK_SLICE", 0.0)
+    monkeypatch.setattr(scheduled_work, "WORK_SLICE", 0.0)
     loop, order, done = asyncio.get_running_loop(), list[str](), asyncio.Event()
     with Spool(directory) as spool:
 
@@ -183,7 +183,7 @@ async def test_what_arrives_is_passed_on_between_two_pieces_of_a_groups_work(
 async def test_work_that_takes_long_is_done_less_often(directory: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     now, times, done = 0.0, list[float](), asyncio.Event()
     loop = asyncio.get_running_loop()
-    monkeypatch.setattr(writer, "time", SimpleNamespace(**{**vars(time), "monotonic": lambda: now}))
+    monkeypatch.setattr(scheduled_work, "time", SimpleNamespace(**{**vars(time), "monotonic": lambda: now}))
     durations = iter([0.0001, 0.001, 0.003, 1.0, 0.001])
 
     def call_after(seconds: float, work: Callable[[], None]) -> None:
@@ -206,7 +206,7 @@ async def test_work_that_takes_long_is_done_less_often(directory: Path, monkeypa
         spool.call_soon(work)
         async with asyncio.timeout(60):
             await done.wait()
-    pauses = [0.002 + 0.0001, 0.021, 0.063, 1.0 + writer.MAX_WORK_PAUSE, 0.021]
+    pauses = [0.002 + 0.0001, 0.021, 0.063, 1.0 + scheduled_work.MAX_WORK_PAUSE, 0.021]
     assert [later - sooner for sooner, later in pairwise(times)] == pytest.approx(pauses)
 
 
@@ -242,7 +242,7 @@ async def test_records_are_synced_at_the_end_of_a_group_however_often_work_is_do
 async def test_a_spool_that_is_closed_amid_a_groups_work_does_all_of_it(
     directory: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(writer, "WORK_SLICE", 0.0)
+    monkeypatch.setattr(scheduled_work, "WORK_SLICE", 0.0)
     has_begun = asyncio.Event()
     with Spool(directory) as spool:
 
