@@ -15,8 +15,9 @@ import json
 import os
 import signal
 import sys
-from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Coroutine, Iterator, Mapping, Sequence
 from contextlib import asynccontextmanager, contextmanager
+from dataclasses import dataclass
 from functools import partial
 from importlib.util import find_spec
 from pathlib import Path
@@ -90,8 +91,35 @@ async def _wait_for_parent(stdin: asyncio.StreamReader, stop: asyncio.Event, orp
     stop.set()
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _WorkerParts:
+    """What a worker consists of: a worker that only records has no replays, one that only replays has no recorder."""
+
+    config: WorkerConfig
+    engine_config: EngineConfig
+    redactor: Redactor
+    spool: Spool | None
+    recorder: AutoRecorder | None
+    reports: "ReplayReports | None"
+    auto_sessions: "AutoSessions | None"
+    preloaded: "PreloadedRecordings | None"
+    replays: "Replays | None"
+
+
 async def _serve(config: WorkerConfig, stop: asyncio.Event, orphaned: asyncio.Event) -> None:
     data = open_data_dir(Path(config.data))
+    with _open_spool(config, data) as spool:
+        parts = await _build_parts(config, data, spool, stop)
+        announced = asyncio.Event()
+        async with asyncio.TaskGroup() as group:
+            background_tasks = [group.create_task(work) for work in _background_work(parts, announced)]
+            await _run_engine(parts, announced)
+            for task in background_tasks:
+                task.cancel()
+        await _finish(parts, is_interrupted=orphaned.is_set())
+
+
+async def _build_parts(config: WorkerConfig, data: DataDir, spool: Spool | None, stop: asyncio.Event) -> _WorkerParts:
     authority = ensure_ca(data.keys)
     if config.mode == "replay" or is_offline(config):
         authority = authority.for_recorded_clocks()
@@ -102,73 +130,83 @@ async def _serve(config: WorkerConfig, stop: asyncio.Event, orphaned: asyncio.Ev
         personal_data=config.redact_personal_data,
         names=config.redact_names,
     )
-    with _open_spool(config, data) as spool:
-        recorder = (
-            _build_recorder(config, spool, redactor)
-            if spool and {"record", "auto"} & _configured_modes(config)
-            else None
+    is_recording = spool is not None and bool({"record", "auto"} & _configured_modes(config))
+    recorder = _build_recorder(config, spool, redactor) if spool and is_recording else None
+    reports = _build_reports(config, data, spool) if config.mode in ("replay", "auto") else None
+    engine_config = _engine_config(config, data, authority, stop)
+    auto_sessions = (
+        _build_auto_sessions(config, engine_config, data, reports, profiles)
+        if recorder and reports and config.mode == "auto"
+        else None
+    )
+    config = msgspec.structs.replace(config, api_token=config.api_token or data.api_token())
+    preloaded = _set_up_preloading(config, profiles) if reports and config.preload_secret else None
+    replays = (
+        await _load_replays(config, engine_config, redactor, profiles, reports, auto_sessions, preloaded)
+        if reports
+        else None
+    )
+    if recorder:
+        recorder.counts, recorder.auto_sessions = engine_config.counts, auto_sessions
+    return _WorkerParts(
+        config=config,
+        engine_config=engine_config,
+        redactor=redactor,
+        spool=spool,
+        recorder=recorder,
+        reports=reports,
+        auto_sessions=auto_sessions,
+        preloaded=preloaded,
+        replays=replays,
+    )
+
+
+def _background_work(parts: _WorkerParts, announced: asyncio.Event) -> Iterator[Coroutine[Any, Any, None]]:
+    """Yield what a worker does beside its engine, until that ends."""
+    if parts.reports and parts.replays:
+        yield parts.reports.keep_writing(parts.replays)
+        yield _rest_idle_replays(parts.replays)
+    if parts.preloaded:
+        yield parts.preloaded.load_expected()
+        yield parts.preloaded.load_announced()
+        # In mode auto, runs change all the time.
+        if parts.config.mode == "replay":
+            yield parts.preloaded.keep_loading()
+    if parts.replays and parts.auto_sessions:
+        yield parts.auto_sessions.watch(parts.replays)
+    if parts.spool:
+        yield keep_writing_counts(parts.engine_config.counts, parts.spool.directory)
+    preparations = [*parts.redactor.preparations(), parts.engine_config.authority.prepare]
+    preparations += parts.redactor.stream_preparations() if parts.recorder else []
+    preparations += [partial(importlib.import_module, name) for name in NEEDED_BY_FIRST_REQUESTS]
+    yield _prepare_for_requests(preparations, announced, parts.engine_config.prepared)
+    yield use_huge_pages()
+
+
+async def _run_engine(parts: _WorkerParts, announced: asyncio.Event) -> None:
+    """Serve clients until the worker is to stop."""
+    engine, engine_config, replays = ENGINES[parts.config.engine], parts.engine_config, parts.replays
+    answerer = replays and CountingAnswerer(replays, engine_config.counts)
+    async with _serve_effects(engine_config, parts.recorder, replays):
+        await engine(
+            engine_config,
+            parts.recorder,
+            answerer,
+            lambda port: _announce_ready(port, parts.config, engine_config, replays, announced),
         )
-        reports = _build_reports(config, data, spool) if config.mode in ("replay", "auto") else None
-        engine_config = _engine_config(config, data, authority, stop)
-        auto_sessions = (
-            _build_auto_sessions(config, engine_config, data, reports, profiles)
-            if recorder and reports and config.mode == "auto"
-            else None
-        )
-        config = msgspec.structs.replace(config, api_token=config.api_token or data.api_token())
-        preloaded = _set_up_preloading(config, profiles) if reports and config.preload_secret else None
-        replays = (
-            await _load_replays(
-                config,
-                engine_config,
-                redactor,
-                profiles,
-                reports,
-                auto_sessions,
-                preloaded,
-            )
-            if reports
-            else None
-        )
-        if recorder:
-            recorder.counts, recorder.auto_sessions = engine_config.counts, auto_sessions
-        async with asyncio.TaskGroup() as group:
-            background_work = (
-                [reports.keep_writing(replays), _rest_idle_replays(replays)] if reports and replays else []
-            )
-            if preloaded:
-                background_work += [preloaded.load_expected(), preloaded.load_announced()]
-                # In mode auto, runs change all the time.
-                background_work += [preloaded.keep_loading()] if config.mode == "replay" else []
-            background_work += [auto_sessions.watch(replays)] if replays and auto_sessions else []
-            background_work += [keep_writing_counts(engine_config.counts, spool.directory)] if spool else []
-            announced = asyncio.Event()
-            preparations = [*redactor.preparations(), authority.prepare]
-            preparations += redactor.stream_preparations() if recorder else []
-            preparations += [partial(importlib.import_module, name) for name in NEEDED_BY_FIRST_REQUESTS]
-            background_work.append(_prepare_for_requests(preparations, announced, engine_config.prepared))
-            background_work.append(use_huge_pages())
-            background_tasks = [group.create_task(work) for work in background_work]
-            engine = ENGINES[config.engine]
-            answerer = replays and CountingAnswerer(replays, engine_config.counts)
-            async with _serve_effects(engine_config, recorder, replays):
-                await engine(
-                    engine_config,
-                    recorder,
-                    answerer,
-                    lambda port: _announce_ready(port, config, engine_config, replays, announced),
-                )
-            for task in background_tasks:
-                task.cancel()
-        if reports and replays:
-            reports.write_final_reports(replays, interrupted=orphaned.is_set())
-            if auto_sessions:
-                auto_sessions.close(replays)
-            reports.close()
-        if recorder:
-            await recorder.drain()
-        if spool:
-            write_counts(engine_config.counts, spool.directory)
+
+
+async def _finish(parts: _WorkerParts, *, is_interrupted: bool) -> None:
+    """Write what is still to be written: reports, recorded events, counts."""
+    if parts.reports and parts.replays:
+        parts.reports.write_final_reports(parts.replays, interrupted=is_interrupted)
+        if parts.auto_sessions:
+            parts.auto_sessions.close(parts.replays)
+        parts.reports.close()
+    if parts.recorder:
+        await parts.recorder.drain()
+    if parts.spool:
+        write_counts(parts.engine_config.counts, parts.spool.directory)
 
 
 def _configured_modes(config: WorkerConfig) -> set[str]:

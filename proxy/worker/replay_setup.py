@@ -63,16 +63,9 @@ async def set_up_replays(
     preloaded: "PreloadedRecordings | None" = None,
 ) -> Replays:
     """Set up and start the replays of a worker. Raises Failure."""
-    replay_options, options = config.replay_options, _session_options(config, engine_config)
-    fetch: Fetch | None = None
-    if config.api:
-        from proxy.worker.stored_recordings import store_loader
-
-        fetch = store_loader(config.api, config.api_token)
-    if fetch and preloaded:
-        fetch = preloaded.fetch_or_take
-
-    if not replay_options.get("report"):
+    options = _session_options(config, engine_config)
+    fetch = _choose_fetch(config, preloaded)
+    if not config.replay_options.get("report"):
         reports.report_interrupted_replays()
     replays = Replays(
         redactor=redactor,
@@ -89,33 +82,61 @@ async def set_up_replays(
     found = _require_distinct_runs([await _load_source(name, config, fetch, adopt) for name in config.replay])
     _require_step(options.from_step, found)
     if auto_sessions:
-        # A session of a run in the store begins with its first request, and again, with the newest generation, after its end.
-        files = [recording_path(name) is not None for name in config.replay]
-        replays.startup_recordings = tuple(
-            full_run_name(config.project, name) for name, file in zip(config.replay, files, strict=True) if not file
-        )
-        found = [source for source, file in zip(found, files, strict=True) if file]
-        auto_sessions.run_of_all_requests = (
-            replays.startup_recordings[0] if len(replays.startup_recordings) == 1 and not found else None
-        )
+        found = _leave_stored_runs_to_requests(config, found, replays, auto_sessions)
     if preloaded:
         preloaded.is_replaying = replays.has_begun
         if not auto_sessions:
             # In mode auto, most runs that clients name are new.
             replays.expect = preloaded.expect
             replays.likely_source = _likely_source(preloaded, options)
-    try:
-        sources = [
-            source_as_requested(source, replay_options, options, profiles, redactor.redact_text) for source in found
-        ]
-    except UnusableRecording as why:
-        where = replay_options.get("overrides_file")
-        raise Failure(f"{where}: {why}" if where else str(why)) from why
+    sources = _edit_sources(config, found, options, redactor, profiles)
     if auto_sessions:
         for source in sources:
             auto_sessions.record_as_candidate(full_run_name(config.project, str(source.bundle.run["id"])))
     await replays.start(sources)
     return replays
+
+
+def _choose_fetch(config: WorkerConfig, preloaded: "PreloadedRecordings | None") -> Fetch | None:
+    """Return what fetches recordings from the store server; None without one."""
+    if not config.api:
+        return None
+    if preloaded:
+        return preloaded.fetch_or_take
+    from proxy.worker.stored_recordings import store_loader
+
+    return store_loader(config.api, config.api_token)
+
+
+def _leave_stored_runs_to_requests(
+    config: WorkerConfig, found: Sequence[ReplaySource], replays: Replays, auto_sessions: AutoSessions
+) -> Sequence[ReplaySource]:
+    """Return the sources from files. A session of a run in the store begins with its first request, and again, with the newest
+    generation, after its end."""
+    files = [recording_path(name) is not None for name in config.replay]
+    stored = [name for name, is_file in zip(config.replay, files, strict=True) if not is_file]
+    replays.startup_recordings = tuple(full_run_name(config.project, name) for name in stored)
+    is_only_run = len(config.replay) == len(stored) == 1
+    auto_sessions.run_of_all_requests = replays.startup_recordings[0] if is_only_run else None
+    return [source for source, is_file in zip(found, files, strict=True) if is_file]
+
+
+def _edit_sources(
+    config: WorkerConfig,
+    found: Sequence[ReplaySource],
+    options: ReplayOptions,
+    redactor: Redactor,
+    profiles: Profiles,
+) -> list[ReplaySource]:
+    """Apply the requested options and overrides. Raises Failure if an override does not suit its recording."""
+    replay_options = config.replay_options
+    try:
+        return [
+            source_as_requested(source, replay_options, options, profiles, redactor.redact_text) for source in found
+        ]
+    except UnusableRecording as why:
+        where = replay_options.get("overrides_file")
+        raise Failure(f"{where}: {why}" if where else str(why)) from why
 
 
 def _source_loader(
