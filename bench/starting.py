@@ -27,7 +27,8 @@ from calls.keys.key import make_key
 from calls.keys.profile import Profiles
 from calls.model import Body, Chunk, Exchange, Json, Request, Response
 from replay.recording import Recording, build_recording, pause_gc
-from replay.session import ReplayOptions, Session
+from replay.replay_options import ReplayOptions
+from replay.session import Session
 from store.active_profiles import load_profiles
 from store.bundle import rows_bundle as packed
 from store.bundle.bundle import Bundle, Entry, bundle_lines, load_bundle

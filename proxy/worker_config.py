@@ -85,7 +85,7 @@ class WorkerConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
     """The runs and files that the worker answers from."""
 
     replay_options: Mapping[str, Any] = {}
-    """The options of a single replay or fork (`replay.replay_options`)."""
+    """The options of a single replay or fork (`replay.requested_options`)."""
 
     own_addresses: tuple[tuple[str, int], ...] = ()
     """Addresses of Playhead's own API, which clients cannot reach through the worker."""

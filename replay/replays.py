@@ -24,7 +24,8 @@ from replay.duplex import may_be_duplex
 from replay.effects import EffectsReplay, pinned_variables
 from replay.misses import explain, miss
 from replay.recording import Recording, build_recording
-from replay.session import ReplayOptions, Session, SuspendedSession
+from replay.replay_options import ReplayOptions
+from replay.session import Session, SuspendedSession
 from replay.websocket.session import with_redaction
 from store.bundle.bundle import Bundle
 

@@ -2,11 +2,11 @@
 
 import asyncio
 import dataclasses
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import cache, lru_cache, partial
 from itertools import islice
-from typing import Any, Literal
+from typing import Any
 from urllib.parse import urlsplit
 from weakref import WeakSet
 
@@ -18,21 +18,21 @@ from calls.keys.divergence import shorten_pointer
 from calls.keys.key import make_key, raw_digest
 from calls.mcp_late_answers import is_old_transport
 from calls.model import Exchange, Json, Request, client_outcome, has_answer_ended
-from calls.overrides.overrides import Override
 from replay import playback
 from replay.answer import Answer, Duplex, MatchTier, source_header
 from replay.duplex import DuplexReplay, UnrecordedCall, is_grpc
 from replay.effects import EffectsReplay
-from replay.forks.hooks import EditHook, HookAnswer, MissHook
+from replay.forks.hooks import HookAnswer
 from replay.misses import explain, miss
 from replay.misses.explain import IncomingRequest
 from replay.misses.miss import Miss
-from replay.pacing import INSTANT, Pace
+from replay.pacing import INSTANT
 from replay.recording import Recording
 from replay.reframing.adapt_answer import AdaptedAnswer, adapt_answer, find_closest
 from replay.reframing.resumed_streams import ResumedStreams
+from replay.replay_options import ReplayOptions
 from replay.report import REPORT_LISTED, Tally, build_report, interrupted_report, report_with_effects
-from replay.script import Policy, Position, RecordedExchange, Script, ScriptMatch, session_place
+from replay.script import Position, RecordedExchange, Script, ScriptMatch, session_place
 from replay.websocket import session as sockets
 from replay.websocket.mcp_sse_stream import McpSseStream
 from replay.websocket.timeline import Break
@@ -45,51 +45,6 @@ _ALTERNATIVES_CONSIDERED = 8
 
 _UNPLAYED_CONSIDERED = 256
 """Maximum number of unplayed exchanges that are considered in the search for the nearest call."""
-
-
-class ReplayOptions(msgspec.Struct, frozen=True, kw_only=True):
-    """The options of one replay."""
-
-    pace: Pace = INSTANT
-    on_miss: Literal["fail", "live"] = "fail"
-    own_mode: Callable[[str], str | None] = lambda _host: None
-    """The mode of a host, if it has its own: in `replay` its unrecorded requests are missed, in `auto` they go live."""
-
-    after_last: Policy = "miss"
-    from_step: int = 1
-    """Exchanges before this step are not expected."""
-
-    until_step: int | None = None
-    """Exchanges after this step neither answer nor are expected."""
-
-    edit_hook: EditHook | None = None
-    miss_hook: MissHook | None = None
-    """Decides about requests that the recording does not answer, before they are missed or go live."""
-
-    records_answers: bool = False
-    """True if the answers become part of a new run."""
-
-    requested: Mapping[str, Json] | None = None
-    """The options requested by a client of the API, which the report repeats (`wishes`)."""
-
-    effect_overrides: tuple[Override, ...] = ()
-    """Other results of effects than those that were recorded."""
-
-    lists_answers: bool = False
-    """True if the report lists every exchange that answered (`answered_by`)."""
-
-    allow_unused: bool = False
-    candidate: str | None = None
-    """The run that records live requests until the auto session ends (store/generations/auto_sessions.py)."""
-
-    recording_name: str | None = None
-    """The name of the recording in suggested commands; default: its run."""
-
-    page: str | None = None
-    """The address of the store server's web page about the misses of this replay, if one has it."""
-
-    repair_advice: explain.RepairAdvice | None = None
-    """Fixes to suggest for a miss instead of `playhead` commands."""
 
 
 @dataclass(slots=True)

@@ -13,7 +13,7 @@ from proxy.errors import Failure
 
 
 def load_overrides(arguments: Sequence[str]) -> dict[str, Any]:
-    """Read what `--override` was given, files and effects, as replay options (`replay/replay_options.py`).
+    """Read what `--override` was given, files and effects, as replay options (`replay/requested_options.py`).
 
     Raise Failure for a mistake, in a file with its line.
     """

@@ -20,11 +20,11 @@ HELPER_COMMAND: Final = (sys.executable, "-m", "proxy.processes.store_helper")
 def rejection_reason(
     bundle: "Bundle", requested: Mapping[str, Any], profiles: "Profiles", clean: "Clean", run: str
 ) -> str | None:
-    """Check the options of a replay, as `replay.replay_options` does."""
+    """Check the options of a replay, as `replay.requested_options` does."""
     # Imported when it is first needed: most store servers are asked for no replay.
-    from replay import replay_options
+    from replay import requested_options
 
-    return replay_options.rejection_reason(bundle, requested, profiles, clean, run)
+    return requested_options.rejection_reason(bundle, requested, profiles, clean, run)
 
 
 def main() -> int:

@@ -43,7 +43,7 @@ class TrialConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
     """A directory of this trial alone. It gets `report.json`, `result.json` and `spool`."""
 
     fork: dict[str, Any] | None
-    """How the replay leaves the record (`replay.replay_options`); None: it does not, and what it does is not recorded."""
+    """How the replay leaves the record (`replay.requested_options`); None: it does not, and what it does is not recorded."""
 
     allow_unused: bool
     overrides: dict[str, Any]

@@ -15,8 +15,8 @@ from msgspec.structs import replace
 from calls.keys.profile import Profiles
 from calls.project_runs import full_run_name, split_run_name
 from proxy.worker.replay_reports import ReplayReports
+from replay.replay_options import ReplayOptions
 from replay.replays import Replays, ReplaySource
-from replay.session import ReplayOptions
 from store.bundle.bundle import Bundle
 from store.generations.auto_session_file import AutoSession, session_file
 

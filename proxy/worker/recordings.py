@@ -10,7 +10,7 @@ from calls.model import UnknownFormat
 from calls.redaction.redactor import Redactor
 from proxy.errors import Failure
 from replay.recording import Recording, pause_gc
-from replay.replay_options import RequestedOptions
+from replay.requested_options import RequestedOptions
 from store.bundle import rows_bundle
 from store.bundle.bundle import BadBundle, Bundle, read_bundle
 from store.database.blobs import CorruptData

@@ -17,9 +17,9 @@ from proxy.worker.recordings import Fetch, FoundRecording, load_file
 from proxy.worker.replay_reports import ReplayReports
 from proxy.worker_config import WorkerConfig
 from replay.pacing import parse_pace
-from replay.replay_options import options_as_requested, source_as_requested
+from replay.replay_options import ReplayOptions
 from replay.replays import LoadSource, Replays, ReplaySource, UnusableRecording
-from replay.session import ReplayOptions
+from replay.requested_options import options_as_requested, source_as_requested
 from store.bundle.bundle import Bundle
 from store.datadir import DataDir
 

@@ -8,7 +8,8 @@ import pytest
 from calls.codec.json import dumps
 from calls.model import Exchange, Headers, Json, Request, Response
 from replay.recording import build_recording
-from replay.session import ReplayOptions, Session
+from replay.replay_options import ReplayOptions
+from replay.session import Session
 from tests.replay.strategies import JSON, PROFILES, SECOND, exchange, ok, post, run_of
 
 URL = "https://tools.example.com/mcp"

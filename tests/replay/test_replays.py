@@ -14,8 +14,9 @@ from calls.redaction.redactor import Redactor
 from replay import replays as replays_module
 from replay.answer import Answer
 from replay.recording import build_recording
+from replay.replay_options import ReplayOptions
 from replay.replays import SUSPEND_AFTER, LoadSource, Replays, ReplaySource, UnusableRecording, redact_request
-from replay.session import ReplayOptions, Session
+from replay.session import Session
 from store.bundle.bundle import Bundle
 from tests.replay.strategies import CHAT, JSON, PROFILES, chat, exchange, model_answer, post, run_of
 

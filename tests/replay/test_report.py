@@ -12,6 +12,7 @@ from proxy.cli.common import print_json
 from proxy.commands.replay import report_text
 from replay.misses.why import explanation_lines
 from replay.recording import build_recording
+from replay.replay_options import ReplayOptions
 from replay.report import (
     REPORT_LISTED,
     interrupted_report,
@@ -20,7 +21,7 @@ from replay.report import (
     report_with_escapes,
     report_with_exit,
 )
-from replay.session import ReplayOptions, Session
+from replay.session import Session
 from tests.replay.strategies import PROFILES, chat, exchange, model_answer, ok, post, run_of
 
 

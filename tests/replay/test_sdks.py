@@ -8,7 +8,8 @@ import pytest
 from calls.codec.json import dumps
 from calls.model import Json
 from replay.recording import build_recording
-from replay.session import ReplayOptions, Session
+from replay.replay_options import ReplayOptions
+from replay.session import Session
 from tests.replay.strategies import PROFILES, chat, exchange, model_answer, ok, post, run_of
 from tests.replay.worker import Worker, open_worker
 

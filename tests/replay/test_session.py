@@ -19,9 +19,10 @@ from replay.forks.hooks import HookAnswer
 from replay.misses.explain import IncomingRequest
 from replay.pacing import RECORDED, Pace
 from replay.recording import build_recording
+from replay.replay_options import ReplayOptions
 from replay.report import report_lines
 from replay.script import RecordedExchange
-from replay.session import ReplayOptions, Session
+from replay.session import Session
 from store.bundle.bundle import Bundle
 from store.database.blobs import CorruptData
 from tests.replay.strategies import (

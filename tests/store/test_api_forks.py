@@ -10,7 +10,7 @@ from msgspec.structs import replace
 
 from calls.derive import derive_call
 from calls.model import Body, Exchange
-from replay.replay_options import rejection_reason
+from replay.requested_options import rejection_reason
 from store.database.connection import Database
 from store.generations.fork_point import last_complete_step
 from tests.store.exchanges import conversation

@@ -84,7 +84,7 @@ IMPORTED: Final = (
     "asyncpg",
     "greenlet",
     "encodings.idna",
-    "replay.replay_options",
+    "replay.requested_options",
     "store.api.render",
     "store.large.worker",
     "store.proof.signing_keys",

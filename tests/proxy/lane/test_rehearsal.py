@@ -17,8 +17,8 @@ from proxy.lane.rehearsal import LARGEST_BODY, rehearse
 from proxy.trust.ca import ensure_ca
 from proxy.wire.access import Access
 from proxy.wire.config import EngineConfig
+from replay.replay_options import ReplayOptions
 from replay.replays import Replays, ReplaySource
-from replay.session import ReplayOptions
 from tests.replay.strategies import PROFILES, chat, exchange, model_answer, run_of
 from tests.support.wire import ScriptedAnswerer, connect_through, open_worker, whole
 

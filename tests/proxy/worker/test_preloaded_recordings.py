@@ -19,8 +19,8 @@ from proxy.worker.preloaded_recordings import PreloadedRecordings
 from proxy.worker.recordings import FoundRecording
 from proxy.worker.run_versions import SharedVersions, StoredVersions, VersionReader
 from proxy.worker.stored_recordings import preloader, run_lister, store_loader
+from replay.replay_options import ReplayOptions
 from replay.replays import LoadSource, Replays, ReplaySource
-from replay.session import ReplayOptions
 from store.api.routes import replays as replays_route
 from store.bundle.rows_bundle import PRELOAD_HEADER
 from store.database.connection import Database

@@ -11,8 +11,8 @@ import pytest
 
 from calls.redaction.redactor import Redactor
 from proxy.worker.replay_reports import SPARES, ReplayReports
+from replay.replay_options import ReplayOptions
 from replay.replays import Replays, ReplaySource
-from replay.session import ReplayOptions
 from store.api.routes.replays import new_report
 from store.database.connection import Database
 from store.spool import Spool, SpoolFull

@@ -11,9 +11,10 @@ from calls.model import Request
 from replay.answer import Answer
 from replay.forks.fork import BadFork
 from replay.recording import build_recording
-from replay.replay_options import source_as_requested
+from replay.replay_options import ReplayOptions
 from replay.replays import ReplaySource, UnusableRecording
-from replay.session import ReplayOptions, Session
+from replay.requested_options import source_as_requested
+from replay.session import Session
 from store.bundle.bundle import Bundle
 from tests.calls.sockets import socket
 from tests.replay.strategies import PROFILES, SECOND, chat, exchange, model_answer, ok, post, run_of

@@ -13,8 +13,9 @@ from proxy.cli import playhead
 from replay.forks.generation import FAILED, generation_bundle, kept_exchanges, recording_flaw
 from replay.misses.why import explanation_lines
 from replay.recording import build_recording
+from replay.replay_options import ReplayOptions
 from replay.report import interrupted_report, report_lines
-from replay.session import ReplayOptions, Session
+from replay.session import Session
 from store.bundle.bundle import bundle_lines, read_bundle
 from store.datadir import open_data_dir
 from tests.replay.strategies import (

@@ -11,7 +11,8 @@ from calls.overrides.overrides import BadOverride, read_overrides
 from replay.answer import Answer
 from replay.overrides.prepare import prepare_overrides
 from replay.recording import build_recording
-from replay.session import ReplayOptions, Session
+from replay.replay_options import ReplayOptions
+from replay.session import Session
 from store.bundle.bundle import Bundle
 from tests.calls.sockets import socket
 from tests.replay.strategies import PROFILES, SECOND, chat, exchange, model_answer, ok, post, run_of

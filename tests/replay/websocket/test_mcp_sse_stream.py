@@ -7,7 +7,8 @@ from calls.codec.json import dumps
 from calls.model import Request
 from replay.answer import LONGEST_RECHECK, SHORTEST_RECHECK, Answer, recheck_delay
 from replay.recording import build_recording
-from replay.session import ReplayOptions, Session
+from replay.replay_options import ReplayOptions
+from replay.session import Session
 from tests.replay.strategies import PROFILES, SECOND, exchange, ok, post, run_of
 
 HERE = "https://tools.test"

@@ -12,7 +12,8 @@ from calls.model import Exchange, Json, Request
 from calls.redaction.redactor import Redactor
 from replay.answer import Answer, Frame
 from replay.recording import build_recording
-from replay.session import ReplayOptions, Session
+from replay.replay_options import ReplayOptions
+from replay.session import Session
 from replay.websocket.session import MISS_CLOSE_CODE, with_redaction
 from tests.calls.positions import is_shown
 from tests.calls.sockets import ASKED, socket

@@ -9,7 +9,8 @@ from msgspec.structs import replace
 from calls.events import ReplayReported
 from calls.model import Body, Exchange
 from replay.recording import build_recording
-from replay.session import ReplayOptions, Session
+from replay.replay_options import ReplayOptions
+from replay.session import Session
 from store.bundle.bundle import Bundle, Entry
 from store.ingest.batch_writer import BatchWriter
 from tests.store.house import PROFILES

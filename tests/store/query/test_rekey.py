@@ -16,7 +16,8 @@ from calls.keys.key import make_key
 from calls.keys.profile import Profiles
 from calls.model import Body, Chunk, Exchange, Request, Response
 from replay.recording import build_recording
-from replay.session import ReplayOptions, Session
+from replay.replay_options import ReplayOptions
+from replay.session import Session
 from store.active_profiles import load_profiles
 from store.api.app import create_app
 from store.api.deps import Deps
