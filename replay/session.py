@@ -28,7 +28,8 @@ from replay.misses.explain import IncomingRequest
 from replay.misses.miss import Miss
 from replay.pacing import INSTANT
 from replay.recording import Recording
-from replay.reframing.adapt_answer import AdaptedAnswer, adapt_answer, find_closest
+from replay.reframing.adapt_answer import AdaptedAnswer, adapt_answer, find_closest, find_same_ids
+from replay.reframing.id_pairs import KnownPairs
 from replay.reframing.resumed_streams import ResumedStreams
 from replay.replay_options import ReplayOptions
 from replay.report import REPORT_LISTED, Tally, build_report, interrupted_report, report_with_effects
@@ -76,6 +77,7 @@ class Session:
     _has_streamed: bool = field(init=False, default=False)
     """True if `_streams` ever had a member."""
 
+    _known_pairs: KnownPairs = field(init=False, default_factory=KnownPairs)
     _resumed_streams: ResumedStreams | None = field(init=False, default=None)
     """None as long as every request of MCP's sessions came as it was recorded."""
 
@@ -252,6 +254,8 @@ class Session:
             request_count=self._request_count,
             digest=self.recording.digest,
             position=self._script.position,
+            known_pairs=self._known_pairs,
+            resumed_streams=self._resumed_streams,
             hooks=tuple(hook.saved_state() if hook else None for hook in hooks),
             is_interrupted=self.is_interrupted,
             effects=self.effects.saved_state() if self.effects is not None else None,
@@ -264,6 +268,7 @@ class Session:
         if self.is_interrupted:
             return
         self._script.position = suspended.position
+        self._known_pairs, self._resumed_streams = suspended.known_pairs, suspended.resumed_streams
         if self.effects is not None and suspended.effects is not None:
             self.effects.restore_state(suspended.effects)
         for hook, state in zip((self.options.edit_hook, self.options.miss_hook), suspended.hooks, strict=True):
@@ -346,6 +351,7 @@ class Session:
             self._tally.add_drift(recorded.id, fit.drift)
         if fit.misfit:
             return self._miss_answer(incoming, explain.incomplete_miss(incoming, recorded, fit.misfit))
+        self._known_pairs.note(fit.id_pairs)
         if recorded.session:
             self._resumed_streams = self._resumed_streams or ResumedStreams()
             self._resumed_streams.note_request(recorded.exchange.request, incoming.request)
@@ -363,18 +369,20 @@ class Session:
             return None
         others = islice(self._script.free_exchanges(recorded.key, incoming.actor), _ALTERNATIVES_CONSIDERED)
         light = [other for other in others if not other.is_heavy]
-        closer = await _run_off_loop(
-            incoming.request, partial(find_closest, light, incoming.request, self.recording.profiles)
-        )
+        profiles = self.recording.profiles
+        closer = await _run_off_loop(incoming.request, partial(find_closest, light, incoming.request, profiles))
         if closer is None:
             return None
         is_better = fit.is_reframed or fit.misfit is not None
         if not is_better:
             found = await _run_off_loop(
-                incoming.request, partial(adapt_answer, closer.exchange, incoming.request, self.recording.profiles)
+                incoming.request, partial(adapt_answer, closer.exchange, incoming.request, profiles)
             )
             is_better = found.is_strict_match
-        return self._script.swap(recorded, lambda other: other is closer) if is_better else None
+        if not is_better:
+            same_ids = partial(find_same_ids, fit.id_pairs, light, incoming.request, profiles, self._known_pairs)
+            closer = await _run_off_loop(incoming.request, same_ids)
+        return closer and self._script.swap(recorded, lambda other: other is closer)
 
     def _served_answer(self, incoming: IncomingRequest, match: ScriptMatch, fit: AdaptedAnswer) -> Answer | None:
         """Answer from the recording, unless the answer is edited or incomplete."""
@@ -515,6 +523,8 @@ class SuspendedSession(msgspec.Struct, frozen=True, kw_only=True):
     request_count: int
     digest: str
     position: Position
+    known_pairs: KnownPairs
+    resumed_streams: ResumedStreams | None
     hooks: tuple[Any, ...]
     """The states of the edit hook and the miss hook."""
 

@@ -1,6 +1,6 @@
 """Adapt a recorded answer to a request with the same key: streamed or whole, in its encoding, with its drift."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
 import msgspec
 from msgspec.structs import replace
@@ -14,6 +14,7 @@ from calls.keys.key import KeyResult, make_key
 from calls.keys.profile import Profiles
 from calls.model import Call, Exchange, Json, Request, Response
 from replay.reframing import readdress, reframe
+from replay.reframing.id_pairs import KnownPairs, Pairs, pair_ids
 from replay.script import RecordedExchange
 
 
@@ -26,6 +27,9 @@ class AdaptedAnswer(msgspec.Struct, kw_only=True):  # not frozen: see replay/ans
     """Whether the two requests are the same in everything that they send."""
 
     is_reframed: bool = False
+    id_pairs: Pairs = ()
+    """The ids that count by their first occurrence only."""
+
     misfit: str | None = None
     """Why the answer cannot be given in the requested form."""
 
@@ -38,7 +42,10 @@ def adapt_answer(recorded: Exchange, now: Request, profiles: Profiles) -> Adapte
     places = drift_pointers(recorded.request, then_key, now, now_key)
     is_strict_match = not places and then_key.strict_key == now_key.strict_key
     return msgspec.structs.replace(
-        _adapt_form(recorded, now, then_key, now_key), drift=tuple(places), is_strict_match=is_strict_match
+        _adapt_form(recorded, now, then_key, now_key),
+        drift=tuple(places),
+        is_strict_match=is_strict_match,
+        id_pairs=pair_ids(then_key, now_key),
     )
 
 
@@ -55,6 +62,19 @@ def find_closest(others: Iterable[RecordedExchange], now: Request, profiles: Pro
         if same_form is None and forms.requested_form(then_key, then) == forms.requested_form(now_key, now):
             same_form = other
     return same_form
+
+
+def find_same_ids(
+    pairs: Pairs, others: Sequence[RecordedExchange], now: Request, profiles: Profiles, known: KnownPairs
+) -> RecordedExchange | None:
+    """Of recorded exchanges with the same key, find one whose ids fit those of the request better than `pairs`."""
+    if not known.distance(pairs):
+        return None
+    now_key = make_key(now, profiles)
+    place = known.find_closer(
+        pairs, (pair_ids(make_key(other.exchange.request, profiles), now_key) for other in others)
+    )
+    return None if place is None else others[place]
 
 
 def _adapt_form(recorded: Exchange, now: Request, then_key: KeyResult, now_key: KeyResult) -> AdaptedAnswer:

@@ -1,0 +1,92 @@
+"""Conversations with one agent say the same, each about its own matter, and in another order in the replay."""
+
+from collections.abc import Sequence
+from itertools import permutations
+
+import pytest
+
+from calls.codec.json import dumps
+from calls.model import Json, Request, Response
+from replay.recording import build_recording
+from replay.reframing.id_pairs import KnownPairs
+from replay.session import ReplayOptions, Session
+from tests.replay.strategies import PROFILES, SECOND, exchange, ok, post, run_of
+
+URL = "https://agents.example.com/a2a"
+TURNS = 2
+
+
+def go_on(context: str, message: str) -> Request:
+    """A message of an A2A client, whose own id is new each time."""
+    parts: Json = [{"kind": "text", "text": "go on"}]
+    told: Json = {"kind": "message", "role": "user", "messageId": message, "contextId": context, "parts": parts}
+    return post(URL, dumps({"jsonrpc": "2.0", "id": message, "method": "message/send", "params": {"message": told}}))
+
+
+def reply(text: str) -> Response:
+    parts: Json = [{"kind": "text", "text": text}]
+    result: Json = {"kind": "message", "role": "agent", "messageId": "a", "parts": parts}
+    return ok(dumps({"jsonrpc": "2.0", "id": "x", "result": result}))
+
+
+def replay_of_conversations(*contexts: str, turns: int = TURNS) -> Session:
+    exchanges = [
+        exchange(go_on(context, f"then {context} {turn}"), reply(f"{context}, turn {turn}"), number=number)
+        for number, (turn, context) in enumerate(((turn, one) for turn in range(turns) for one in contexts), 1)
+    ]
+    assert exchanges[-1].started_at < 60 * SECOND
+    return Session("replay-1", build_recording(run_of(*exchanges), PROFILES), ReplayOptions(), lambda _: None)
+
+
+async def text_of(session: Session, request: Request) -> str:
+    answer = await session.answer(request)
+    assert answer is not None
+    return (answer.body or b"".join(piece.data for piece in answer.pieces)).decode()
+
+
+@pytest.mark.parametrize("order", list(permutations("abc")))
+async def test_each_conversation_gets_its_own_answers_in_any_order(order: Sequence[str]) -> None:
+    session = replay_of_conversations(*"abc")
+    for turn in range(TURNS):
+        for context in order:
+            assert f'"{context}, turn {turn}"' in await text_of(session, go_on(context, f"now {context} {turn}"))
+    assert (session.report()["verdict"], session.report()["unused"]) == ("right", 0)
+
+
+@pytest.mark.parametrize("order", list(permutations("abc")))
+async def test_a_conversation_that_the_client_names_anew_stays_one(order: Sequence[str]) -> None:
+    session = replay_of_conversations(*"abc")
+    stands_for = {}
+    for context in "xyz":
+        text = await text_of(session, go_on(context, f"now {context}"))
+        stands_for[context] = next(one for one in "abc" if f'"{one}, turn 0"' in text)
+    assert sorted(stands_for.values()) == ["a", "b", "c"]
+    for place in order:
+        context = "xyz"["abc".index(place)]
+        assert f'"{stands_for[context]}, turn 1"' in await text_of(session, go_on(context, f"next {context}"))
+    assert (session.report()["verdict"], session.report()["unused"]) == ("right", 0)
+
+
+async def test_a_conversation_that_goes_ahead_takes_no_turn_of_another() -> None:
+    session = replay_of_conversations(*"ab")
+    texts = [await text_of(session, go_on(context, f"now {number}")) for number, context in enumerate("xxyy")]
+    answers = ["a, turn 0", "a, turn 1", "b, turn 0", "b, turn 1"]
+    assert [answer in text for answer, text in zip(answers, texts, strict=True)] == [True] * 4
+
+
+async def test_a_replay_that_was_idle_in_between_still_knows_its_conversations() -> None:
+    session = replay_of_conversations(*"ab")
+    for context in "xy":
+        await text_of(session, go_on(context, f"now {context}"))
+    resumed = replay_of_conversations(*"ab")
+    resumed.resume(session.suspend())
+    assert '"b, turn 1"' in await text_of(resumed, go_on("y", "next"))
+
+
+def test_ids_stand_for_one_another_from_the_first_answer_on() -> None:
+    known = KnownPairs()
+    assert [known.distance(pairs) for pairs in ((), (("a", "a"),), (("a", "x"),))] == [0, 0, 1]
+    known.note((("a", "x"),))
+    assert [known.distance(((then, now),)) for then in "ab" for now in "xy"] == [0, 2, 2, 1]
+    assert known.find_closer((("b", "x"),), [(("c", "x"),), (("a", "x"),)]) == 1
+    assert known.find_closer((("b", "y"),), [(("c", "y"),)]) is None
