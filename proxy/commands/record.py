@@ -84,7 +84,7 @@ async def record(
             _refuse_to_append(await _started_store(store), run)
         if append:
             labels = _with_earlier_version(await _started_store(store), run, labels)
-        opened: bool | Failure | None = None if store.is_starting else _open_run(await store.api(), run, labels)
+        opened_early = None if store.is_starting else _open_run(await store.api(), run, labels)
         for sentence in environment_problems(os.environ):
             click.echo(f"playhead: {sentence}", err=True)
         plan = CommandPlan(
@@ -101,34 +101,58 @@ async def record(
             pinned=pinned_by_label(labels) or None,
             prepared=prepared,
         )
-        try:
-            async with asyncio.TaskGroup() as group:
-                opening = group.create_task(_open_later(store, run, labels)) if opened is None else None
-                result = await run_command(plan)
-                if effects is not None:
-                    _note_exit(worker_info, run, processes.run_token(run), result.code)
-                await processes.close_workers()
-                if opening is not None:
-                    with show_waiting("starting the store server"):
-                        opened = await opening
-        except BaseExceptionGroup as failures:
-            raise first_exception(failures) from None
+        result, opened = await _run_and_open(plan, processes, store, labels, opened_early)
         if isinstance(opened, Failure):
             click.echo("\n".join([_unstored_text(run, labels, opened), *_indented_isolation_lines(result)]), err=True)
             return result.code or FAILURE_EXIT_CODE
-        try:
-            api = await processes.connect_store_server(may_create=True)
-            with show_waiting("waiting until the run is stored"):
-                words = _finish_run(api, run, None if opened else labels, worker_info, result)
-        except StoreUnavailable as away:
-            words = (
-                f"playhead: {printable(run)} waits in the spool and cannot be shown yet: {printable(str(away))}\n"
-                f"          look again: {next_command(f'show {printable(run)}')}"
-                + ("; its labels are not kept" if labels and not opened else "")
-            )
+        words = await _stored_text(processes, run, None if opened else labels, worker_info, result)
         if not quiet:
             click.echo("\n".join([words, *_indented_isolation_lines(result)]), err=True)
     return result.code
+
+
+async def _run_and_open(
+    plan: CommandPlan,
+    processes: CommandProcesses,
+    store: StoreConnection,
+    labels: Mapping[str, str],
+    opened_early: bool | None,
+) -> tuple[CommandResult, bool | Failure]:
+    """Run the command, and meanwhile create its run if that was not tried early. Return whether it was created."""
+    run = plan.run
+    try:
+        async with asyncio.TaskGroup() as group:
+            opening = group.create_task(_open_later(store, run, labels)) if opened_early is None else None
+            result = await run_command(plan)
+            if plan.effects is not None:
+                _note_exit(plan.worker_info, run, processes.run_token(run), result.code)
+            await processes.close_workers()
+            if opening is not None:
+                with show_waiting("starting the store server"):
+                    await opening
+    except BaseExceptionGroup as failures:
+        raise first_exception(failures) from None
+    return result, opening.result() if opening is not None else bool(opened_early)
+
+
+async def _stored_text(
+    processes: CommandProcesses,
+    run: str,
+    unset_labels: Mapping[str, str] | None,
+    worker_info: Mapping[str, Any],
+    result: CommandResult,
+) -> str:
+    """Wait until the run is stored, end it, and return its summary. `unset_labels`: those of a run that is not created yet."""
+    try:
+        api = await processes.connect_store_server(may_create=True)
+        with show_waiting("waiting until the run is stored"):
+            return _finish_run(api, run, unset_labels, worker_info, result)
+    except StoreUnavailable as away:
+        return (
+            f"playhead: {printable(run)} waits in the spool and cannot be shown yet: {printable(str(away))}\n"
+            f"          look again: {next_command(f'show {printable(run)}')}"
+            + ("; its labels are not kept" if unset_labels else "")
+        )
 
 
 def _may_have_runs(processes: CommandProcesses) -> bool:
