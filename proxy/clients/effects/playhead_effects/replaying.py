@@ -40,7 +40,7 @@ class Replaying:
         self._recorded_output = None
         self._output = hashlib.sha256()
         self._said = 0
-        self._told = {
+        self._report = {
             "served": 0,
             "missed": 0,
             "unused": 0,
@@ -95,7 +95,7 @@ class Replaying:
             item["_place"], item["_now"] = place_in_item + 1, now
             if place_in_item >= len(item.get("ns", ())):
                 queue.popleft()
-            self._told["served"] += 1
+            self._report["served"] += 1
             moved = self._move_clock(kind, now, ns, by)
         return now if moved is None else moved
 
@@ -117,7 +117,7 @@ class Replaying:
                 found[1] -= 1
                 if not found[1]:
                     queue.popleft()
-                self._told["served"] += 1
+                self._report["served"] += 1
             if rule is not None:
                 return from_json(self._overrides.result(rule, kind, args, found[0] if found and not found[2] else None))
         if found is None:
@@ -144,22 +144,22 @@ class Replaying:
     def refuse(self, kind, frame, args, why):
         """Count what was answered last as missed, because the program cannot get it."""
         with self._lock:
-            self._told["served"] -= 1
+            self._report["served"] -= 1
             self._miss((kind, tasks.current(), key_of(args)), frame, "", why)
 
     def _miss(self, key, frame, by, why=""):
         if by:
-            self._told["library"] += 1
+            self._report["library"] += 1
             return
-        self._told["missed"] += 1
-        if len(self._told["misses"]) < MOST_MISSES:
+        self._report["missed"] += 1
+        if len(self._report["misses"]) < MOST_MISSES:
             kind, task, args = key
             about = {
                 "kind": kind + (" " + args if args else ""),
                 "at": place(frame.f_code, frame.f_lineno),
                 "task": task,
             }
-            self._told["misses"].append({**about, "nearest": why or self._nearest(key)})
+            self._report["misses"].append({**about, "nearest": why or self._nearest(key)})
             self._say()
 
     def _nearest(self, key):
@@ -194,9 +194,9 @@ class Replaying:
         with self._lock:
             self._said = _monotonic_ns()
             if self._overrides is not None:
-                self._told["overridden"] = self._overrides.answered
-            self._told["unused"] = self._total - self._told["served"]
-            self._channel.send(self._told)
+                self._report["overridden"] = self._overrides.answered
+            self._report["unused"] = self._total - self._report["served"]
+            self._channel.send(self._report)
 
     def leave(self):
         """Stop in a forked child: the connection is the parent's."""
@@ -205,7 +205,7 @@ class Replaying:
 
     def finish_test(self):
         """Say how it ended."""
-        self._told["ended"] = True
+        self._report["ended"] = True
         self._say()
         self._channel.close()
 
@@ -213,7 +213,7 @@ class Replaying:
         """Say how it ended."""
         if self._recorded_output is not None:
             is_same = "sha256:" + self._output.hexdigest() == self._recorded_output
-            self._told["output"] = "same" if is_same else "differs"
-        self._told["ended"] = True
+            self._report["output"] = "same" if is_same else "differs"
+        self._report["ended"] = True
         self._say()
         self._channel.close()
