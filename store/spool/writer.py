@@ -112,12 +112,7 @@ class Spool:
         """Why the last sync failed."""
 
         self._begin_first_segment()
-        self._threads = [
-            threading.Thread(target=self._run_restarting, args=(work,), name=name, daemon=True)
-            for name, work in (("spool-write", self._write_forever), ("spool-sync", self._sync_forever))
-        ]
-        for thread in self._threads:
-            thread.start()
+        self._threads = self._start_threads()
 
     # -- the methods that a worker calls
 
@@ -336,6 +331,15 @@ class Spool:
                     self._trouble = None
                     # Records in the queue must not wait until another is appended.
                     self._is_write_due = self._is_sync_due = True
+
+    def _start_threads(self) -> list[threading.Thread]:
+        threads = [
+            threading.Thread(target=self._run_restarting, args=(work,), name=name, daemon=True)
+            for name, work in (("spool-write", self._write_forever), ("spool-sync", self._sync_forever))
+        ]
+        for thread in threads:
+            thread.start()
+        return threads
 
     # -- the writing thread
 
