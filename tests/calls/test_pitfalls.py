@@ -24,7 +24,8 @@ from replay.script import RecordedExchange, Script, build_index
 from store.bundle.bundle import Entry
 from store.bundle.exchange_summary import summarize_exchange
 from tests.calls.asking import ANTHROPIC, OPENAI, PROFILES, TICKETS, VERSION, asking, chat, how, key, request, user
-from tests.calls.keys.test_key import BILLING, turn, upload
+from tests.calls.keys.test_coding_agents import BILLING
+from tests.calls.keys.test_key import turn, upload
 from tests.calls.recorded import body
 
 GEMINI = "https://generativelanguage.googleapis.com/v1beta/models/gemini-2.5-flash:generateContent"

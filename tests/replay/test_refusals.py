@@ -9,8 +9,8 @@ from calls.codec.json import dumps
 from calls.model import Request
 from replay.answer import Answer
 from replay.forks.fork import blocked_answer
+from tests.replay.sessions import answer_request, session_of
 from tests.replay.strategies import exchange, ok, post
-from tests.replay.test_session import answer_request, session_of
 
 MCP = "https://mcp.example.com/mcp"
 

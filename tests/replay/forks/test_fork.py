@@ -7,8 +7,6 @@ from typing import Any
 import pytest
 
 from calls.events import EffectBatch
-from calls.model import Request
-from replay.answer import Answer
 from replay.forks.fork import BadFork
 from replay.recording import build_recording
 from replay.replay_options import ReplayOptions
@@ -17,6 +15,7 @@ from replay.requested_options import source_as_requested
 from replay.session import Session
 from store.bundle.bundle import Bundle
 from tests.calls.sockets import socket
+from tests.replay.sessions import answer_request
 from tests.replay.strategies import PROFILES, SECOND, chat, exchange, model_answer, ok, post, run_of
 
 TOOL = "https://tickets.example.com/v2/notes"
@@ -39,12 +38,6 @@ def fork(bundle: Bundle, at: int | None, *overrides: dict[str, Any], **more: Any
     assert source.options is not None
     ready = build_recording(source.bundle, PROFILES, until_step=source.options.until_step)
     return Session("child", ready, source.options, lambda _: None)
-
-
-async def answer_request(session: Session, request: Request) -> Answer:
-    answer = await session.answer(request)
-    assert answer is not None
-    return answer
 
 
 async def test_the_prefix_comes_from_the_record_and_becomes_part_of_the_child() -> None:

@@ -7,8 +7,8 @@ import pytest
 from calls.model import Headers
 from replay.forks.fork import blocked_answer
 from replay.misses.miss import Miss, miss_answer
+from tests.replay.sessions import answer_request, session_of
 from tests.replay.strategies import exchange, ok, post
-from tests.replay.test_session import answer_request, session_of
 
 URL = "https://tickets.example.com/tickets.Desk/Refund"
 

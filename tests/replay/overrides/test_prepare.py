@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from calls.events import Gap
-from calls.model import Exchange, Request
+from calls.model import Exchange
 from calls.overrides.overrides import BadOverride, read_overrides
 from replay.answer import Answer
 from replay.overrides.prepare import prepare_overrides
@@ -15,6 +15,7 @@ from replay.replay_options import ReplayOptions
 from replay.session import Session
 from store.bundle.bundle import Bundle
 from tests.calls.sockets import socket
+from tests.replay.sessions import answer_request
 from tests.replay.strategies import PROFILES, SECOND, chat, exchange, model_answer, ok, post, run_of
 
 TOOL = "https://tools.example.com/v2/search"
@@ -28,12 +29,6 @@ def session(bundle: Bundle, *entries: dict[str, Any], **options: Any) -> Session
         ReplayOptions(edit_hook=editor, miss_hook=editor, **options),
         lambda _: None,
     )
-
-
-async def answer_request(session: Session, request: Request) -> Answer:
-    answer = await session.answer(request)
-    assert answer is not None
-    return answer
 
 
 def mark_of(answer: Answer) -> str:

@@ -9,6 +9,7 @@ from replay.answer import LONGEST_RECHECK, SHORTEST_RECHECK, Answer, recheck_del
 from replay.recording import build_recording
 from replay.replay_options import ReplayOptions
 from replay.session import Session
+from tests.replay.sessions import answer_request
 from tests.replay.strategies import PROFILES, SECOND, exchange, ok, post, run_of
 
 HERE = "https://tools.test"
@@ -48,12 +49,6 @@ def sendable_data(given: Answer) -> list[bytes]:
     """The data of all remaining pieces that may be sent now."""
     found = [piece.ready_data() for piece in given.pieces if piece.ready_data is not None]
     return [data for data in found if data is not None]
-
-
-async def answer_request(session: Session, request: Request) -> Answer:
-    given = await session.answer(request)
-    assert given is not None
-    return given
 
 
 async def test_an_answer_goes_out_when_it_was_asked_for() -> None:
