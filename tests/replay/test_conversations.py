@@ -9,7 +9,8 @@ from calls.codec.json import dumps
 from calls.model import Json, Request, Response
 from replay.recording import build_recording
 from replay.reframing.id_pairs import KnownPairs
-from replay.session import ReplayOptions, Session
+from replay.replay_options import ReplayOptions
+from replay.session import Session
 from tests.replay.strategies import PROFILES, SECOND, exchange, ok, post, run_of
 
 URL = "https://agents.example.com/a2a"
