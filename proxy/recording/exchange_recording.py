@@ -88,14 +88,14 @@ class RecordingContext(Protocol):
     def finish_body_on_thread(self, body: BodyRedactor) -> "Future[list[Piece]]":
         """Finish the redaction of a body on a thread."""
 
-    def add_redacting(self, recording: "Recording") -> None:
+    def add_redacting(self, recording: "ExchangeRecording") -> None:
         """Remember that a body of this recording is being redacted on a thread."""
 
-    def remove_redacting(self, recording: "Recording") -> None:
+    def remove_redacting(self, recording: "ExchangeRecording") -> None:
         """Forget it again."""
 
 
-class Recording:
+class ExchangeRecording:
     """Records one exchange. All methods but those that wait return at once, and external faults never raise."""
 
     __slots__ = (
@@ -419,7 +419,7 @@ class Recording:
         working = self._recorder.finish_body_on_thread(message.body)
         self._queue.append_work(working, lambda: self._record_redacted_body(message, working))
 
-    def _record_final_pieces(self, message: _Message, pieces: list[Piece], tell: Callable[[Data], None]) -> None:
+    def _record_final_pieces(self, message: _Message, pieces: list[Piece], write: Callable[[Data], None]) -> None:
         self._recorder.release_memory(message.reserved_bytes)
         if message.body.withheld_reason:
             message.is_truncated = True
@@ -427,7 +427,7 @@ class Recording:
         events = [self._data_event(message, piece) for piece in pieces]
         if not self._write_together(events):
             for event in events:
-                tell(event)
+                write(event)
 
     def _write_data(self, events: list[Data]) -> None:
         """Write pieces of a body in their turn."""
@@ -447,8 +447,8 @@ class Recording:
 
     def _data_event(self, message: _Message, piece: Piece) -> Data:
         at, data, redactions, size = piece
-        odd = None if size == len(data) else size
-        return Data(self.id, at, message.side, data, "data", odd, redactions, message.body.is_reencoded)
+        original_size = None if size == len(data) else size
+        return Data(self.id, at, message.side, data, "data", original_size, redactions, message.body.is_reencoded)
 
     def _record_message(self, message: _Message, data: bytes, at: int, kind: ChunkKind) -> None:
         """Record a WebSocket message, which is always complete."""

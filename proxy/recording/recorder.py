@@ -16,7 +16,7 @@ from calls.model import Headers
 from calls.redaction.body import BodyRedactor, Piece
 from calls.redaction.redactor import Redactor
 from calls.uuid7 import Uuid7
-from proxy.recording.exchange_recording import Policy, Recording
+from proxy.recording.exchange_recording import ExchangeRecording, Policy
 from proxy.recording.request_start import Evidence, HeadMemo, RedactedStart
 from proxy.recording.spool_outbox import Journal, SpoolOutbox
 
@@ -65,7 +65,7 @@ class Recorder:
         self._new_id = Uuid7(now, randbits)
         self._free_memory = held_limit
         self._redact_pool = ThreadPoolExecutor(1, thread_name_prefix="redact")
-        self._redacting: set[Recording] = set()
+        self._redacting: set[ExchangeRecording] = set()
         self._redacted_identity = lru_cache(IDENTITIES_KEPT)(self._redact_identity)
 
     def begin(
@@ -81,7 +81,7 @@ class Recorder:
         headers: Headers,
         buffers_request: bool = False,
         memo: HeadMemo | None = None,
-    ) -> Recording:
+    ) -> ExchangeRecording:
         """Begin to record an exchange when the head of its request arrives.
 
         `buffers_request`: the engine forwards nothing of the request before it is complete, so nothing needs to be recorded
@@ -113,7 +113,7 @@ class Recorder:
             sent_headers,
             *details,
         )
-        recording = Recording(self, started, head)
+        recording = ExchangeRecording(self, started, head)
         if not buffers_request:
             recording.flush_request()
         return recording
@@ -182,10 +182,10 @@ class Recorder:
         """Finish the redaction of a body on the thread."""
         return self._redact_pool.submit(body.finish)
 
-    def add_redacting(self, recording: Recording) -> None:
+    def add_redacting(self, recording: ExchangeRecording) -> None:
         """Remember that a body of this recording is being redacted on a thread."""
         self._redacting.add(recording)
 
-    def remove_redacting(self, recording: Recording) -> None:
+    def remove_redacting(self, recording: ExchangeRecording) -> None:
         """Forget it again."""
         self._redacting.discard(recording)

@@ -24,7 +24,7 @@ MAX_PENDING_PIECES: Final = 64
 
 
 class RecordingInterface(Protocol):
-    """The part of `proxy.recording.exchange_recording.Recording` that an engine uses."""
+    """The part of `proxy.recording.exchange_recording.ExchangeRecording` that an engine uses."""
 
     id: str
 

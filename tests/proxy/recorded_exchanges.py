@@ -11,7 +11,7 @@ from calls.events import Gap, Record, decode_records
 from calls.exchange_builder import ExchangeBuilder
 from calls.model import Exchange, Headers
 from calls.redaction.redactor import Redactor
-from proxy.recording.exchange_recording import Recording
+from proxy.recording.exchange_recording import ExchangeRecording
 from proxy.recording.recorder import Recorder
 from store.spool import Reader, Spool
 from tests.calls.secrets import KEY
@@ -30,7 +30,7 @@ class Desk:
     spool: Spool
     recorder: Recorder
 
-    def begin(self, **told: Any) -> Recording:
+    def begin(self, **told: Any) -> ExchangeRecording:
         """Begin an exchange, of which only what matters needs to be told."""
         given = {"run": "r", "method": "POST", "url": URL, "http_version": "HTTP/1.1", "headers": JSON}
         return self.recorder.begin(**{**given, **told})

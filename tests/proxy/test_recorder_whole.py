@@ -12,7 +12,7 @@ from msgspec.structs import replace
 
 from calls.events import Data, ExchangeClosed, MessageEnded, RequestStarted, ResponseStarted, decode_records
 from calls.model import Exchange, Headers
-from proxy.recording.exchange_recording import REDACT_INLINE_BYTES, Recording
+from proxy.recording.exchange_recording import REDACT_INLINE_BYTES, ExchangeRecording
 from store.spool import Reader
 from tests.calls.secrets import TOKENS
 from tests.proxy.recorded_exchanges import JSON, Desk, desk
@@ -30,12 +30,12 @@ def directory(tmp_path: Path) -> Path:
     return tmp_path / "spool"
 
 
-def told_whole(one: Recording, asked: bytes, answered: bytes, headers: Headers) -> None:
+def told_whole(one: ExchangeRecording, asked: bytes, answered: bytes, headers: Headers) -> None:
     one.record_request(asked, 3)
     one.record_response(5, 200, "OK", "HTTP/1.1", headers, answered, completes_exchange=True)
 
 
-def told_in_parts(one: Recording, asked: bytes, answered: bytes, headers: Headers) -> None:
+def told_in_parts(one: ExchangeRecording, asked: bytes, answered: bytes, headers: Headers) -> None:
     if asked:
         one.record_data("request", asked, 3)
     one.record_end("request", 3)

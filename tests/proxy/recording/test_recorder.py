@@ -17,7 +17,7 @@ from calls.keys.profile import Profiles
 from calls.keys.profile_toml import parse_profiles
 from calls.model import Chunk, Headers
 from calls.redaction.redactor import RedactedHead, Redactor
-from proxy.recording.exchange_recording import REDACT_INLINE_BYTES, Recording
+from proxy.recording.exchange_recording import REDACT_INLINE_BYTES, ExchangeRecording
 from proxy.recording.recorder import Recorder
 from proxy.recording.request_start import HeadMemo
 from tests.calls.secrets import KEY, TOKENS
@@ -180,7 +180,7 @@ SECRET = "sk-ant-api03-" + "pLaNtEd7sEcReT9" * 4
 SHORT = "hunter2"
 
 
-async def record_with_secret(at: Desk, secret: str) -> Recording:
+async def record_with_secret(at: Desk, secret: str) -> ExchangeRecording:
     """Record an exchange with a secret in every place that an engine reports."""
     byte = secret.encode()
     one = at.begin(

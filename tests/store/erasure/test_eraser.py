@@ -16,7 +16,7 @@ import pytest
 from calls.events import Gap, ReplayReported
 from calls.model import Exchange
 from calls.redaction.redactor import Redactor
-from proxy.recording.exchange_recording import Recording
+from proxy.recording.exchange_recording import ExchangeRecording
 from proxy.recording.recorder import Recorder
 from store.api.routes.keep import erasures
 from store.bundle.rows_bundle import MAGIC
@@ -348,7 +348,7 @@ async def test_erasures_at_once_harm_nothing_else(database: Database, tmp_path: 
     assert await exchanges_of(database, "four") == conversation("four", "harmless")
 
 
-def record(spool: Spool, run: str, *, is_ended: bool) -> Recording:
+def record(spool: Spool, run: str, *, is_ended: bool) -> ExchangeRecording:
     """Record an exchange with the canary by the real recorder."""
     recorder = Recorder(spool, Redactor(key=b"key"), now=time.time_ns)
     recording = recorder.begin(
