@@ -78,10 +78,10 @@ class Recording:
         start = next((place for place, entry in enumerate(entries) if entry.step == edited_step), None)
         if start is None:
             return edited_step
-        brief, last = entries[start].brief, edited_step
-        end = brief.started_at + (brief.ended_at or 0)
+        summary, last = entries[start].summary, edited_step
+        end = summary.started_at + (summary.ended_at or 0)
         for entry in islice(entries, start + 1, None):
-            if entry.brief.started_at >= end and _is_model_request(entry.brief):
+            if entry.summary.started_at >= end and _is_model_request(entry.summary):
                 break
             last = entry.step
         return last
@@ -89,7 +89,7 @@ class Recording:
     @cached_property
     def urls(self) -> frozenset[str]:
         """The URLs of all calls."""
-        return frozenset(entry.brief.url for entry in self.index.entries)
+        return frozenset(entry.summary.url for entry in self.index.entries)
 
     @cached_property
     def duplex_calls(self) -> Mapping[tuple[str, str], tuple[tuple[RecordedExchange, ...], bool]]:
@@ -99,10 +99,10 @@ class Recording:
         """
         found: dict[tuple[str, str], tuple[list[RecordedExchange], list[RecordedExchange]]] = {}
         for entry in self.index.entries:
-            brief = entry.brief
-            if may_be_duplex(brief.method, brief.headers) and not brief.has_client_messages:
-                duplex, others = found.setdefault((brief.method, brief.url), ([], []))
-                (duplex if _is_duplex(brief) else others).append(entry)
+            summary = entry.summary
+            if may_be_duplex(summary.method, summary.headers) and not summary.has_client_messages:
+                duplex, others = found.setdefault((summary.method, summary.url), ([], []))
+                (duplex if _is_duplex(summary) else others).append(entry)
         return {where: (tuple(duplex), not others) for where, (duplex, others) in found.items() if duplex}
 
     @property
@@ -119,15 +119,17 @@ class Recording:
         return comparison_document(opening_request(request), self.profiles)
 
 
-def _is_duplex(brief: ExchangeSummary) -> bool:
+def _is_duplex(summary: ExchangeSummary) -> bool:
     try:
-        return is_duplex(brief.load_exchange())
+        return is_duplex(summary.load_exchange())
     except CorruptData:
         return False
 
 
-def _is_model_request(brief: ExchangeSummary) -> bool:
-    request = Request(method=brief.method, url=brief.url, http_version=brief.http_version, headers=brief.headers)
+def _is_model_request(summary: ExchangeSummary) -> bool:
+    request = Request(
+        method=summary.method, url=summary.url, http_version=summary.http_version, headers=summary.headers
+    )
     return route_request(request).kind == "model"
 
 
@@ -150,8 +152,8 @@ def build_recording(
     """Key and index the exchanges of a run, from `from_step` to `until_step`."""
     is_rekeyed = bundle.profiles != profiles.digest
     entries = bundle.entries
-    briefs = entries.summaries() if isinstance(entries, StoredRun) else map(summarize_exchange, entries)
-    ordered = sorted(briefs, key=lambda one: (one.started_at, one.id))
+    summaries = entries.summaries() if isinstance(entries, StoredRun) else map(summarize_exchange, entries)
+    ordered = sorted(summaries, key=lambda one: (one.started_at, one.id))
     gaps = {
         gap.exchange: f"part of {'it' if gap.exchange else 'its run'} could not be recorded ({gap.reason})"
         for gap in bundle.gaps
@@ -176,25 +178,27 @@ def build_recording(
     )
 
 
-def _unresolved_names(label: str, briefs: Iterable[ExchangeSummary]) -> tuple[str, ...]:
+def _unresolved_names(label: str, summaries: Iterable[ExchangeSummary]) -> tuple[str, ...]:
     """Return the names in the label but those with requests: a part of the run that was recorded at another time may have reached them."""
     if not (names := label.split()):
         return ()
-    reached = {urlsplit(f"//{_authority(brief.url)}").hostname for brief in briefs}
+    reached = {urlsplit(f"//{_authority(summary.url)}").hostname for summary in summaries}
     return tuple(name for name in names if name not in reached)
 
 
-def _has_proxy_variables(run: Mapping[str, Any], labels: Mapping[str, Any], briefs: Sequence[ExchangeSummary]) -> bool:
+def _has_proxy_variables(
+    run: Mapping[str, Any], labels: Mapping[str, Any], summaries: Sequence[ExchangeSummary]
+) -> bool:
     """Return whether the command had proxy variables: by its label, or because a proxy worker recorded it that was not captive.
 
     What another program recorded has no evidence of runs, and says nothing about variables.
     """
     if PROXY_LABEL in labels:
         return bool(labels[PROXY_LABEL] == HAS_PROXY)
-    if run.get("isolation") in (None, "captive") or not briefs:
+    if run.get("isolation") in (None, "captive") or not summaries:
         return False
     try:
-        return bool(run.get("attribution") or briefs[0].load_exchange().run_evidence)
+        return bool(run.get("attribution") or summaries[0].load_exchange().run_evidence)
     except CorruptData:
         return False
 
@@ -226,22 +230,22 @@ def _recorded_exchange(
     telemetry_profiles: frozenset[str],
     gaps: Mapping[str | None, str],
     step: int,
-    brief: ExchangeSummary,
+    summary: ExchangeSummary,
 ) -> RecordedExchange:
     # A WebSocket is matched by its opening request, whereas its recorded key covers all of its messages.
-    if brief.key is None or is_rekeyed or brief.has_client_messages:
-        key, profile = _key_and_profile(opening_request(brief.load_exchange().request), profiles)
+    if summary.key is None or is_rekeyed or summary.has_client_messages:
+        key, profile = _key_and_profile(opening_request(summary.load_exchange().request), profiles)
     else:
-        key, profile = brief.key, brief.profile or ""
+        key, profile = summary.key, summary.profile or ""
     return RecordedExchange(
         step=step,
         key=key,
-        raw=raw_digest_of_parts(brief.method, brief.url, brief.headers, brief.body_digest),
-        brief=brief,
-        session=session_place(brief.headers),
-        actor=brief.actor,
-        recorded_key=brief.key,
-        gap=gaps.get(brief.id),
+        raw=raw_digest_of_parts(summary.method, summary.url, summary.headers, summary.body_digest),
+        summary=summary,
+        session=session_place(summary.headers),
+        actor=summary.actor,
+        recorded_key=summary.key,
+        gap=gaps.get(summary.id),
         run_gap=gaps.get(None),
         is_telemetry=profile in telemetry_profiles,
     )
@@ -252,10 +256,12 @@ def _key_and_profile(request: Request, profiles: Profiles) -> tuple[str, str]:
     return result.key, result.profile
 
 
-def _http2_by_authority(briefs: Iterable[ExchangeSummary]) -> dict[str, bool]:
+def _http2_by_authority(summaries: Iterable[ExchangeSummary]) -> dict[str, bool]:
     found: dict[str, bool] = {}
     # Most requests of a run go to a few URLs.
-    for url, is_http2 in dict.fromkeys((brief.url, brief.http_version.startswith("HTTP/2")) for brief in briefs):
+    for url, is_http2 in dict.fromkeys(
+        (summary.url, summary.http_version.startswith("HTTP/2")) for summary in summaries
+    ):
         authority = _authority(url)
         found[authority] = found.get(authority, False) or is_http2
     return found

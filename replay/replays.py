@@ -332,7 +332,7 @@ class Replays:
         """Return the first request of the recording that answers all requests, and what answers it without leaving a trace."""
         session = self._single_session
         first = next(iter(session.recording.index.entries), None) if session else None
-        if session is None or first is None or first.is_heavy or first.brief.has_client_messages:
+        if session is None or first is None or first.is_heavy or first.summary.has_client_messages:
             return None
         answerer = Replays(
             redactor=self.redactor, profiles=self.profiles, options=ReplayOptions(), on_change=lambda _replay: None

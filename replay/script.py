@@ -45,7 +45,7 @@ class RecordedExchange:
     raw: str
     """Digest of the raw request. Equal raw digests have equal keys."""
 
-    brief: ExchangeSummary
+    summary: ExchangeSummary
     session: str = ""
     """The session and the place in its stream that the request names (`session_place`)."""
 
@@ -68,21 +68,21 @@ class RecordedExchange:
     @property
     def id(self) -> str:
         """The id of the exchange."""
-        return self.brief.id
+        return self.summary.id
 
     @property
     def is_heavy(self) -> bool:
         """Whether the exchange takes so long to unpack that this should happen on a thread."""
-        return self._exchange is None and self.brief.is_heavy
+        return self._exchange is None and self.summary.is_heavy
 
     @property
     def exchange(self) -> Exchange:
         """The exchange as recorded; without bodies and response if the stored data is corrupt."""
         if self._exchange is None:
             try:
-                self._exchange = self.brief.load_exchange()
+                self._exchange = self.summary.load_exchange()
             except CorruptData as why:
-                self._exchange, self._damage = _unreadable_exchange(self.brief), str(why)
+                self._exchange, self._damage = _unreadable_exchange(self.summary), str(why)
         return self._exchange
 
     @property
@@ -98,25 +98,27 @@ class RecordedExchange:
     @property
     def end_time(self) -> int:
         """The wall-clock time of the end, or of the last recorded data."""
-        if self.brief.ended_at is not None:
-            return self.brief.started_at + self.brief.ended_at
+        if self.summary.ended_at is not None:
+            return self.summary.started_at + self.summary.ended_at
         exchange = self.exchange
         chunks = exchange.response.body.chunks if exchange.response else ()
         return exchange.started_at + (chunks[-1].at if chunks else exchange.first_byte_at or 0)
 
 
-def _unreadable_exchange(brief: ExchangeSummary) -> Exchange:
-    request = Request(method=brief.method, url=brief.url, http_version=brief.http_version, headers=brief.headers)
+def _unreadable_exchange(summary: ExchangeSummary) -> Exchange:
+    request = Request(
+        method=summary.method, url=summary.url, http_version=summary.http_version, headers=summary.headers
+    )
     return Exchange(
-        id=brief.id,
+        id=summary.id,
         run="",
         request=request,
         response=None,
         outcome="server_closed",
-        started_at=brief.started_at,
+        started_at=summary.started_at,
         first_byte_at=None,
         ended_at=None,
-        actor=brief.actor,
+        actor=summary.actor,
     )
 
 
@@ -371,6 +373,6 @@ def _overlapping_places(entries: Sequence[RecordedExchange], group: Sequence[int
     latest = -1
     for earlier, later in pairwise(group):
         latest = max(latest, entries[earlier].end_time)
-        if entries[later].brief.started_at < latest:
+        if entries[later].summary.started_at < latest:
             yield earlier
             yield later

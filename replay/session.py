@@ -544,5 +544,5 @@ async def _run_off_loop[T](request: Request, work: Callable[[], T]) -> T:
 
 
 def _unused_entry(recorded: RecordedExchange) -> Json:
-    brief = recorded.brief
-    return {"call": brief.id, "step": recorded.step, "asked": f"{brief.method} {shorten_pointer(brief.url)}"}
+    summary = recorded.summary
+    return {"call": summary.id, "step": recorded.step, "asked": f"{summary.method} {shorten_pointer(summary.url)}"}

@@ -27,9 +27,9 @@ class McpSseStream:
         self._posts = [
             entry
             for entry in entries
-            if entry.brief.url == self.url
-            and entry.brief.method == "POST"
-            and entry.brief.started_at >= exchange.started_at
+            if entry.summary.url == self.url
+            and entry.summary.method == "POST"
+            and entry.summary.started_at >= exchange.started_at
         ]
         self._recorded_messages = {entry.step: _request_message(entry.exchange.request) for entry in self._posts}
         self._posted_messages: dict[int, Json] = {}
@@ -54,7 +54,7 @@ class McpSseStream:
         answers = (
             step for step, message in self._recorded_messages.items() if any(_is_request(message, one) for one in ids)
         )
-        before = (entry.step for entry in self._posts if entry.brief.started_at < sent_at)
+        before = (entry.step for entry in self._posts if entry.summary.started_at < sent_at)
         return next(answers, max(before, default=None))
 
     def _next_event(self) -> bytes | None:

@@ -217,7 +217,7 @@ def _entry(step: int, one: Exchange) -> RecordedExchange:
         step=step,
         key=make_key(one.request, PROFILES).key,
         raw=raw_digest(one.request),
-        brief=summarize_exchange(Entry(exchange=one)),
+        summary=summarize_exchange(Entry(exchange=one)),
     )
 
 

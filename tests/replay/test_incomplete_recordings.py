@@ -122,7 +122,7 @@ async def test_an_answer_that_is_not_there_whole_is_refused(lacking: str) -> Non
 async def test_one_that_cannot_be_read_any_more_is_refused_and_the_others_answer() -> None:
     session = session_of(exchange(chat("a"), model_answer("A")), exchange(chat("b"), model_answer("B"), number=2))
     entry = session.recording.index.entries[0]
-    entry.brief = entry.brief._replace(load_exchange=_corrupt)
+    entry.summary = entry.summary._replace(load_exchange=_corrupt)
     problem = await miss_request(session, chat("a"))
     assert problem["playhead"]["reason"] == "incomplete"
     assert "does not match its digest" in problem["detail"]
@@ -132,21 +132,21 @@ async def test_one_that_cannot_be_read_any_more_is_refused_and_the_others_answer
 
 def test_whatever_is_asked_first_of_a_damaged_one_it_cannot_answer() -> None:
     entry = session_of(exchange(chat("a"), model_answer("A"))).recording.index.entries[0]
-    entry.brief = entry.brief._replace(load_exchange=_corrupt)
+    entry.summary = entry.summary._replace(load_exchange=_corrupt)
     assert entry.unreplayable_reason == "a stored body does not match its digest"
 
 
 async def test_a_heavy_one_is_unpacked_beside_the_loop() -> None:
     session = session_of(exchange(chat("a"), model_answer("A")))
     entry = session.recording.index.entries[0]
-    whole = entry.brief.load_exchange
+    whole = entry.summary.load_exchange
     threads: list[int] = []
 
     def unpack() -> Exchange:
         threads.append(threading.get_ident())
         return whole()
 
-    entry.brief = entry.brief._replace(is_heavy=True, load_exchange=unpack)
+    entry.summary = entry.summary._replace(is_heavy=True, load_exchange=unpack)
     assert (await answer_request(session, chat("a"))).status == 200
     assert len(threads) == 1
     assert threads[0] != threading.get_ident()
@@ -154,7 +154,7 @@ async def test_a_heavy_one_is_unpacked_beside_the_loop() -> None:
 
 async def test_an_answer_that_we_fail_to_make_is_a_miss() -> None:
     session = session_of(exchange(chat("a"), model_answer("A")), exchange(chat("b"), model_answer("B"), number=2))
-    session.recording.index.entries[0].brief = session.recording.index.entries[0].brief._replace(
+    session.recording.index.entries[0].summary = session.recording.index.entries[0].summary._replace(
         load_exchange=_raise_error
     )
     with pytest.raises(ZeroDivisionError):

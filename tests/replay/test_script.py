@@ -25,7 +25,7 @@ def make_recorded(
     ended_at: int | None = 1,
 ) -> RecordedExchange:
     told = exchange(post("https://api.test/", b"{}"), ok(b"{}"), number=step, started_at=started_at, ended_at=ended_at)
-    return RecordedExchange(step=step, key=key, raw=raw, actor=actor, brief=summarize_exchange(Entry(exchange=told)))
+    return RecordedExchange(step=step, key=key, raw=raw, actor=actor, summary=summarize_exchange(Entry(exchange=told)))
 
 
 def script_of(*pairs: tuple[str, str], policy: Policy = "miss") -> Script:
