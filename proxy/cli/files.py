@@ -326,7 +326,7 @@ def _import_foreign_file(api: Api, file: Path, source: read.Source, options: _Im
     return _ImportedFile(file=file, run=imported, form=source.form, skipped=adoption.skipped, notes=notes)
 
 
-PATIENCE = 2.0
+PROGRESS_INTERVAL = 2.0
 """Seconds between progress messages."""
 
 
@@ -335,7 +335,7 @@ def _report_progress(source: read.Source, file: Path) -> Iterator[Found]:
     last = time.monotonic()
     for number, one in enumerate(source.items, 1):
         yield one
-        if time.monotonic() - last > PATIENCE:
+        if time.monotonic() - last > PROGRESS_INTERVAL:
             last = time.monotonic()
             click.echo(
                 f"playhead: reading {file} ({source.size:,} bytes): {count_text(number, 'interaction')}", err=True

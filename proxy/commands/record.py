@@ -41,7 +41,7 @@ from proxy.trust.client_environment import environment_problems, user_proxy
 from replay.pinned import ENVIRONMENT_LABEL
 
 RUN_ID = re.compile(r"[A-Za-z0-9._:-]{1,128}")
-PATIENCE = 5.0
+OPEN_RUN_TIMEOUT = 5.0
 """Seconds that the store server may take to open a run."""
 
 STORE_CHECKS = 6
@@ -241,7 +241,7 @@ def _open_run(api: Api, run: str, labels: Mapping[str, str]) -> bool:
 
 
 def _put_run(api: Api, run: str, labels: Mapping[str, str]) -> None:
-    api.put(f"/runs/{path_segment(run)}", {"labels": dict(labels)}, timeout=PATIENCE)
+    api.put(f"/runs/{path_segment(run)}", {"labels": dict(labels)}, timeout=OPEN_RUN_TIMEOUT)
 
 
 def _finish_run(

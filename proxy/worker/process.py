@@ -445,11 +445,11 @@ def run_worker() -> int:
     raise_file_limit()
     status = 0
     try:
-        line = msgspec.json.decode(sys.stdin.buffer.readline(), type=WorkerConfig)
-        if line.log is not None:
-            _redirect_stderr(line.log)
-        configure_logging(line.log_format)
-        asyncio.run(main(line), loop_factory=_event_loop_factory(line))
+        config = msgspec.json.decode(sys.stdin.buffer.readline(), type=WorkerConfig)
+        if config.log is not None:
+            _redirect_stderr(config.log)
+        configure_logging(config.log_format)
+        asyncio.run(main(config), loop_factory=_event_loop_factory(config))
     except* (Failure, DataDirError) as failures:
         _print_message({"failed": str(first_exception(failures))})
         status = 125

@@ -30,7 +30,7 @@ LONGEST_REASON: Final = 1000
 LONGEST_ANSWER: Final = 1 << 20
 """Bytes that are read of an answer."""
 
-PATIENCE: Final = 60.0
+SEND_TIMEOUT: Final = 60.0
 """Seconds that a request and its answer may take."""
 
 
@@ -117,14 +117,14 @@ class OtlpSender:
 
     async def _send_once(self, body: bytes) -> None:
         try:
-            async with asyncio.timeout(PATIENCE):
+            async with asyncio.timeout(SEND_TIMEOUT):
                 answer, content = await self._exchange(body)
         except httpx2.HTTPError as error:
             raise TargetUnavailable(
                 f"{self._target.host} does not answer: {str(error) or type(error).__name__}"
             ) from error
         except TimeoutError:
-            raise TargetUnavailable(f"{self._target.host} has not answered completely for {PATIENCE:g} s") from None
+            raise TargetUnavailable(f"{self._target.host} has not answered completely for {SEND_TIMEOUT:g} s") from None
         if answer.status_code in RETRIED:
             raise TargetUnavailable(
                 f"{self._target.host} answers {answer.status_code}", retry_after(answer.headers, time.time())

@@ -11,10 +11,10 @@ from calls.model import Exchange, Json
 from store.ingest.insert_rows import request_host
 from store.query.rest_shapes import Shape, milliseconds
 
-MOST = 32
+MAX_STREAMS = 32
 """The number of streams that are searched for the answers of one page."""
 
-PATIENCE = 10 * 60 * 1_000_000_000
+MAX_STREAM_DELAY = 10 * 60 * 1_000_000_000
 """Nanoseconds after a request in which the client may open the stream with its answer."""
 
 
@@ -32,7 +32,9 @@ async def candidate_streams(connection: asyncpg.Connection, project: str, exchan
     """Return the ids of the exchanges that may have the answers to these requests."""
     runs, hosts = list({one.run for one in exchanges}), list({request_host(one.request.url) for one in exchanges})
     first, last = min(one.started_at for one in exchanges), max(one.started_at for one in exchanges)
-    rows: Sequence[Any] = await connection.fetch(STREAMS, project, runs, hosts, first, last + PATIENCE, MOST)
+    rows: Sequence[Any] = await connection.fetch(
+        STREAMS, project, runs, hosts, first, last + MAX_STREAM_DELAY, MAX_STREAMS
+    )
     return [str(row["id"]) for row in rows]
 
 

@@ -104,7 +104,7 @@ async def endless_receiver(pause: float) -> AsyncIterator[str]:
 async def test_an_answer_without_an_end_is_not_waited_for(
     monkeypatch: pytest.MonkeyPatch, pause: float, failure: type[Exception], words: str
 ) -> None:
-    monkeypatch.setattr(sender, "PATIENCE", 20.0 if failure is SpansRefused else 0.3)
+    monkeypatch.setattr(sender, "SEND_TIMEOUT", 20.0 if failure is SpansRefused else 0.3)
     async with endless_receiver(pause) as url, asyncio.timeout(15):
         otlp_sender = OtlpSender(ExportTarget(endpoint=url), sleep=Pauses())
         with pytest.raises(failure, match=words):
