@@ -63,7 +63,26 @@ def reserve_ports(settings: Settings) -> Iterator[tuple[int, int]]:
             port = reservations.enter_context(reserve_port(settings.listen, port))
         if settings.part != "proxy":
             api_port = reservations.enter_context(reserve_port(settings.listen, api_port))
+        if settings.part != "store" and settings.transparent is not None:
+            own = {"the proxy": port} | ({"the API": api_port} if settings.part != "proxy" else {})
+            _reserve_transparent_port(settings.listen, settings.transparent, own, reservations)
         yield port, api_port
+
+
+def _reserve_transparent_port(listen: str, port: int, own: Mapping[str, int], reservations: ExitStack) -> None:
+    """Reserve the port for redirected connections. Raises Failure if others listen there, or we do ourselves.
+
+    The workers listen with SO_REUSEPORT: without this, the kernel would share the connections out between two services.
+    """
+    other = "another port with --transparent PORT"
+    for name, own_port in own.items():
+        if own_port == port:
+            raise Failure(
+                f"port {port} cannot be both that of {name} and the one for redirected connections: choose {other}"
+            )
+    # Of the two addresses, this one is everywhere.
+    address = "127.0.0.1" if is_loopback(listen) else "0.0.0.0"  # noqa: S104 - the user listens beyond loopback
+    reservations.enter_context(reserve_port(address, port, other_port=other))
 
 
 def _require_recordings(settings: Settings) -> None:

@@ -35,13 +35,18 @@ def require_loopback() -> None:
             ) from error
 
 
+ANOTHER_PORT: Final = "another port (0 takes a free one)"
+"""What to choose in place of a port that is taken."""
+
+
 @contextmanager
-def reserve_port(listen: str, port: int) -> Iterator[int]:
+def reserve_port(listen: str, port: int, *, other_port: str = ANOTHER_PORT) -> Iterator[int]:
     """Reserve a port, or a free one for 0, so that no other program takes it before our process listens there, or while it restarts.
 
-    The socket is bound but never listens, so the kernel gives it no connections. Raises Failure if another program listens there.
+    The socket is bound but never listens, so the kernel gives it no connections. Raises Failure if another program listens there;
+    `other_port` is what the message says to choose.
     """
-    with _bind_free(listen) if port == 0 else _bind_unused(listen, port) as bound_socket:
+    with _bind_free(listen) if port == 0 else _bind_unused(listen, port, other_port) as bound_socket:
         for option in _SHARED:
             bound_socket.setsockopt(socket.SOL_SOCKET, option, 1)
         yield int(bound_socket.getsockname()[1])
@@ -64,13 +69,13 @@ def _bind_free(listen: str) -> socket.socket:
     return _bind_socket(listen, 0)
 
 
-def _bind_unused(listen: str, port: int) -> socket.socket:
+def _bind_unused(listen: str, port: int, other_port: str = ANOTHER_PORT) -> socket.socket:
     """Bind a port on which nothing listens; connections that have ended may remain. With SO_REUSEPORT alone two services would share it."""
-    _bind_socket(listen, port, socket.SO_REUSEADDR).close()
-    return _bind_socket(listen, port, *_SHARED)
+    _bind_socket(listen, port, socket.SO_REUSEADDR, other_port=other_port).close()
+    return _bind_socket(listen, port, *_SHARED, other_port=other_port)
 
 
-def _bind_socket(listen: str, port: int, *options: int) -> socket.socket:
+def _bind_socket(listen: str, port: int, *options: int, other_port: str = ANOTHER_PORT) -> socket.socket:
     family = socket.AF_INET6 if ":" in listen else socket.AF_INET
     bound_socket = socket.socket(family, socket.SOCK_STREAM)
     try:
@@ -80,6 +85,6 @@ def _bind_socket(listen: str, port: int, *options: int) -> socket.socket:
     except OSError as error:
         bound_socket.close()
         port_is_wrong = error.errno in (errno.EADDRINUSE, errno.EACCES)
-        other = "another port (0 takes a free one)" if port_is_wrong else "an address of this machine with --listen"
+        other = other_port if port_is_wrong else "an address of this machine with --listen"
         raise Failure(f"cannot listen on {listen}:{port}: {error.strerror}; choose {other}") from error
     return bound_socket

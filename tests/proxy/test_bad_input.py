@@ -262,6 +262,43 @@ def test_a_part_needs_its_own_port_only(tmp_path: Path) -> None:
                 pass
 
 
+def test_the_port_of_redirected_connections_is_shared_with_nobody(tmp_path: Path) -> None:
+    """Workers of one user may share a port: the kernel would give each service a part of the connections."""
+    flags = {"data": tmp_path, "proxy_port": 0, "api_port": 0}
+    with socket.socket() as other:
+        for option in (socket.SO_REUSEADDR, socket.SO_REUSEPORT):
+            other.setsockopt(socket.SOL_SOCKET, option, 1)
+        other.bind(("127.0.0.1", 0))
+        other.listen()
+        taken = other.getsockname()[1]
+        for listen in ("127.0.0.1", "0.0.0.0", "::1"):
+            settings = load_settings({**flags, "listen": listen, "transparent": taken}, None)
+            with pytest.raises(Failure, match=f"{taken}: .*another port with --transparent"), reserve_ports(settings):
+                pass
+    for its, part in (("proxy_port", "all"), ("proxy_port", "proxy"), ("api_port", "all")):
+        settings = load_settings({**flags, "part": part, its: taken, "transparent": taken}, None)
+        with pytest.raises(Failure, match=f"port {taken} cannot be both"), reserve_ports(settings):
+            pass
+    with reserve_ports(load_settings({**flags, "part": "store", "transparent": taken}, None)):
+        pass
+
+
+@pytest.mark.parametrize("text", ["workers = " + "9" * 5000, "x = " + "[" * 5000, 'data = "a\\u0000b"'])
+def test_a_file_that_the_parser_gives_up_on(tmp_path: Path, text: str) -> None:
+    file = tmp_path / "playhead.toml"
+    file.write_text(text)
+    with pytest.raises(Failure, match=r"playhead\.toml"):
+        load_settings({}, file)
+
+
+def test_a_variable_of_thousands_of_brackets(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("PLAYHEAD_UPSTREAMS", "PLAYHEAD_TUNNEL__HOSTS"):
+        with monkeypatch.context() as patch:
+            patch.setenv(name, "[" * 100_000)
+            with pytest.raises(Failure, match=name.partition("__")[0]):
+                load_settings({}, None)
+
+
 def test_an_address_of_another_machine() -> None:
     with pytest.raises(Failure, match=r"192\.0\.2\.1.*choose an address of this machine with --listen"):
         free_port("192.0.2.1", 0)
