@@ -137,6 +137,8 @@ def read_path(value: object) -> Path:
         str(value).encode()
     except UnicodeEncodeError:
         raise InvalidValue("should be a path in UTF-8: choose another, or rename the file or directory") from None
+    if "\0" in str(value):
+        raise InvalidValue(f"{value!r} has a null character, which no path can have: leave it out")
     return Path(value)
 
 

@@ -437,7 +437,7 @@ def _read_variables(environment: Mapping[str, str]) -> dict[str, Any]:
 def _parse_variable(variable: str, text: str, *, is_json: bool) -> Any:
     try:
         return json.loads(text) if is_json else text
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise Failure(
             f"{variable} is not valid JSON: environment variables hold lists and tables as JSON, such as"
             f""" PLAYHEAD_UPSTREAMS='{{"api.example.com": "http://127.0.0.1:9000"}}'"""
@@ -447,7 +447,7 @@ def _parse_variable(variable: str, text: str, *, is_json: bool) -> Any:
 def _parse_member(text: str) -> Any:
     try:
         return json.loads(text) if text[0] in "[{" else text
-    except ValueError:
+    except (ValueError, RecursionError):
         return text
 
 
@@ -485,6 +485,11 @@ def _read_toml(path: Path) -> dict[str, Any]:
         raise Failure(f"{path} is not UTF-8 (at line {line}); save it as UTF-8") from error
     except tomllib.TOMLDecodeError as error:
         raise Failure(f"{path} is not valid TOML: {error}; correct that line") from error
+    except (ValueError, RecursionError) as error:
+        # The parser gives neither a line: a number of thousands of digits, or thousands of brackets.
+        raise Failure(
+            f"{path} cannot be read: a number is too long or tables are nested too deeply; shorten it"
+        ) from error
 
 
 def _settings_failure(
