@@ -29,6 +29,7 @@ from proxy.processes.early_worker import is_ci, take_early_worker
 from proxy.processes.forked_process import RequestedFork, request_fork
 from proxy.processes.log_files import remove_old_worker_logs
 from proxy.processes.ports import require_loopback
+from proxy.processes.process_context import LEAST_FILES, too_low_file_limit
 from proxy.processes.store_client import Api
 from proxy.processes.store_connection import Reservation, StoreConnection, reserve_store_server
 from proxy.retention_settings import retention_policy
@@ -90,6 +91,10 @@ class CommandProcesses:
             raise Failure(str(error)) from error
 
     async def __aenter__(self) -> Self:
+        if (limit := too_low_file_limit()) is not None:
+            raise Failure(
+                f"a process may open only {limit} files here, and Playhead's need {LEAST_FILES}: raise the limit with: ulimit -n 1024"
+            )
         require_loopback()
         return self
 

@@ -100,6 +100,11 @@ def start_early_worker(arguments: Sequence[str], environment: Mapping[str, str])
     """Start the worker of this command line, if it is of a command that will start one. In the worker this raises SystemExit."""
     if sys.platform != "linux" or "--" not in arguments or not keeps_nothing(environment):
         return
+    # A command without a worker does not need it here.
+    from proxy.processes.process_context import too_low_file_limit
+
+    if too_low_file_limit() is not None:
+        return  # the command reports it
     options = arguments[: list(arguments).index("--")]
     if options and options[0] in COMMANDS and not set(HELP) & set(options):
         for name in NEEDED_BY_BOTH:

@@ -1,4 +1,4 @@
-"""What a process passes on to those that it starts, so that a fork of another process may stand for one of them."""
+"""What a process passes on to those that it starts: so that a fork of another process may stand for one of them, and whether it suffices."""
 
 import hashlib
 import os
@@ -30,6 +30,15 @@ _READ_AT_START: Final = ("PYTHON", "LD_", "GLIBC_", "MALLOC_", "OPENSSL", "LC_",
 _SET_FOR_CHILDREN: Final = "PYTHONSAFEPATH"
 
 _LIMITS: Final = {name: number for name, number in vars(resource).items() if name.startswith("RLIMIT_")}
+
+LEAST_FILES: Final = 64
+"""With fewer, Postgres does not start, and descriptors that processes pass one another are lost on the way."""
+
+
+def too_low_file_limit() -> int | None:
+    """Return the limit of open files (`ulimit -n`) if it is too low for Playhead's processes; None if it is not."""
+    limit = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
+    return limit if 0 <= limit < LEAST_FILES else None
 
 
 def describe_context() -> str | None:

@@ -299,6 +299,18 @@ def test_a_variable_of_thousands_of_brackets(monkeypatch: pytest.MonkeyPatch) ->
                 load_settings({}, None)
 
 
+@pytest.mark.parametrize("limit", [16, 20, 24, 40])
+def test_too_few_open_files(tmp_path: Path, data: Path, limit: int) -> None:
+    """Each of these failed elsewhere: in a pipe, at a lock, when sockets were passed, in initdb."""
+    for words in (
+        ("record", "--data", str(data), "--", "true"),
+        ("up", "--data", str(data), "--proxy-port", "0", "--api-port", "0"),
+    ):
+        limited = ["sh", "-c", f'ulimit -n {limit}; exec "$@"', "sh", *command(*words)]
+        done = subprocess.run(limited, cwd=tmp_path, capture_output=True, text=True, timeout=60, check=False)
+        assert_one_sentence(done, f"only {limit} files", "ulimit -n 1024")
+
+
 def test_an_address_of_another_machine() -> None:
     with pytest.raises(Failure, match=r"192\.0\.2\.1.*choose an address of this machine with --listen"):
         free_port("192.0.2.1", 0)
