@@ -37,6 +37,22 @@ def query_of(page: Page) -> dict[str, list[str]]:
     return parse_qs(urlsplit(page.url).query)
 
 
+@pytest.mark.parametrize("width", [1280, 2560])
+async def test_large_numbers_are_shown_whole(visitor: Visitor, width: int) -> None:
+    page = await visitor.open("/", ready=ROW)
+    await page.set_viewport_size({"width": width, "height": 900})
+    cut = await page.evaluate(
+        """() => ["Calls 100,000", "Tokens 999.9M", "Duration 59 m 59 s", "Cost $1,234.56"].filter((each) => {
+          const [head, text] = each.split(/ (.*)/);
+          const names = [...document.querySelectorAll("table.run-table thead th")].map((one) => one.innerText.trim());
+          const cell = document.querySelector("table.run-table tbody tr").cells[names.indexOf(head)];
+          cell.textContent = text;
+          return cell.scrollWidth > cell.clientWidth;
+        })"""
+    )
+    assert cut == []
+
+
 async def test_a_walk_with_the_keyboard(visitor: Visitor) -> None:
     page = await visitor.open("/", ready=ROW)
     rows = page.locator(ROW)
