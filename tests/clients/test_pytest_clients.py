@@ -9,6 +9,7 @@ import signal
 import subprocess
 import sys
 from pathlib import Path
+from xml.etree import ElementTree
 
 import pytest
 
@@ -388,6 +389,34 @@ def test_tests_that_share_a_file_add_to_it_and_no_advice_takes_from_another(stag
     assert "or: record recordings/shared.jsonl again, with every test that uses it in one run: --record-mode=all" in ran
     stage.pytest(*shlex.split(advised)[1:])
     assert (ran := stage.pytest()).counts == {"passed": 2}, ran.out
+
+
+def test_what_reads_only_the_failure_itself_sees_the_explanation(stage: Stage) -> None:
+    """JUnit XML, and with it the reports of CI services, have no sections of a report's own."""
+    file = stage.write(
+        "test_prompt.py",
+        """
+        import pytest, requests
+
+        QUERY = "refund"
+
+        @pytest.mark.playhead
+        def test_found():
+            assert requests.get("https://tickets.example.com/v2/tickets", params={"query": QUERY}).json()["path"]
+        """,
+    )
+    assert stage.pytest("--record-mode=once").counts == {"passed": 1}
+    file.write_text(file.read_text().replace("refund", "parcel"))
+    for workers, plugins in (((), ()), (("-n", "1"), ("xdist",))):
+        ran = stage.pytest("--junitxml=report.xml", *workers, plugins=plugins)
+        assert ran.counts == {"failed": 1}, ran.out
+        failure = ElementTree.parse(stage.directory / "report.xml").find(".//failure")
+        assert failure is not None
+        assert failure.text is not None
+        for text in (failure.text, ran.out):
+            assert text.count("1 missed, 1 unused") == 1
+            assert "+ 'parcel'" in text
+            assert "pytest test_prompt.py::test_found --record-mode=all" in text
 
 
 def test_test_cases_of_unittest(stage: Stage) -> None:

@@ -219,7 +219,7 @@ def pytest_runtest_makereport(item: pytest.Item) -> Generator[None, pytest.TestR
         _explain_failure(suite, test)
     words = test.explanation if test is not None else _refusals(suite) if report.failed else ""
     if report.failed and words and (test is not None or suite.blocks_network):
-        report.sections.append(("playhead", words))
+        _add_section(report, words)
     if test is not None and test.note:
         # A separate attribute of the report is transferred from xdist workers.
         report.playhead = test.note  # type: ignore[attr-defined]
@@ -321,6 +321,15 @@ def _isolate(config: pytest.Config, suite: Suite) -> None:
 
 def _not_isolated_message(reason: str) -> str:
     return f"not isolated: {reason}. Only connections that Python opens in this process are refused"
+
+
+def _add_section(report: pytest.TestReport, words: str) -> None:
+    """Add an explanation to what the report says about the failure, or else beside it.
+
+    JUnit XML and the annotations of CI services have nothing of a report's own sections, so whoever reads those would not see it.
+    """
+    add = getattr(report.longrepr, "addsection", None) or (lambda *section: report.sections.append(section))
+    add("playhead", words)
 
 
 def _refusals(suite: Suite) -> str:
