@@ -81,6 +81,9 @@ _SEAL: Final = re.compile(rb',"check":"sha256:[0-9a-f]{64}"\}\s*\Z')
 _ENDING: Final = 100
 """Bytes at the end of a line that contain the seal."""
 
+_LFS_POINTER: Final = b"version https://git-lfs.github.com/spec/"
+"""The beginning of what Git has in place of a file that is kept in LFS and was not fetched."""
+
 _MARK: Final = b"\xef\xbb\xbf"
 """The byte order mark that some programs on Windows write."""
 
@@ -108,6 +111,8 @@ def detect_format(data: Any) -> Format:
         if _BUNDLE.search(data):
             return "bundle"
         raise NotReadable(f"its first line is {CONFLICTED}")
+    if first.startswith(_LFS_POINTER):
+        raise NotReadable("it is a Git LFS pointer in place of the file: fetch the file with `git lfs pull`")
     # Most files are bundles: its imports would take as long as reading one.
     from store.foreign import httprr
 

@@ -124,6 +124,8 @@ def damaged_recordings(whole: bytes) -> Iterator[tuple[bytes, str]]:
     yield rest, "the file is not a Playhead bundle"
     yield b"", "it is empty; record"
     yield b"\0" * 50, "it holds no recording: it is neither a bundle nor what another program writes"
+    pointer = b"version https://git-lfs.github.com/spec/v1\noid sha256:4d7a\nsize 12345\n"
+    yield pointer, "it is a Git LFS pointer in place of the file: fetch the file with `git lfs pull`"
     yield b"[1]\n", "it holds no recording: it is neither a bundle nor what another program writes"
 
 
