@@ -139,7 +139,8 @@ def problem_responses(names: Iterable[str]) -> dict[str, Any]:
 
 def _problem_response(status: int, names: list[str]) -> dict[str, Any]:
     types = [URN + name for name in names]
-    kind = {"properties": {"type": {"enum": types}, "status": {"const": status}}}
+    # `enum`, since generators of clients cannot merge a `const` with the integer of `Problem`, and leave the answer out.
+    kind = {"properties": {"type": {"enum": types}, "status": {"enum": [status]}}}
     meanings = {name: {"summary": PROBLEMS[name][1], "value": _example(status, name)} for name in names}
     response: dict[str, Any] = {
         "description": "; ".join(f"`{name}`: {PROBLEMS[name][1]}" for name in names),

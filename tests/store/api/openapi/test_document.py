@@ -190,6 +190,20 @@ def test_every_problem_of_the_code_is_listed_with_its_status() -> None:
     assert [(s, name) for s, name in _problems_in_code() if s is not None and s not in PROBLEMS[name][0]] == []
 
 
+def test_every_problem_can_be_merged_by_generators_of_clients(document: dict[str, Any]) -> None:
+    """openapi-python-client leaves out an answer in which a `const` restricts the integer of `Problem`."""
+    problem = "application/problem+json"
+    statuses = [
+        restriction["properties"]["status"]
+        for operations in document["paths"].values()
+        for operation in operations.values()
+        for answer in operation["responses"].values()
+        for restriction in answer.get("content", {}).get(problem, {}).get("schema", {}).get("allOf", [])[1:]
+    ]
+    assert len(statuses) > 100
+    assert {tuple(each) for each in statuses} == {("enum",)}
+
+
 def test_every_example_is_as_its_schema_says(document: dict[str, Any]) -> None:
     description = Description(document)
     count = 0
