@@ -189,7 +189,7 @@ class Client:
         return self._fetch(f"/v1/runs/{quote(run, safe='')}/envelope", _waiting(settled))
 
     def diff(self, a: str, b: str, *, settled: bool = False) -> dict[str, Any]:
-        """Fetch where two runs differ, and why: the `first_divergence` and all steps side by side."""
+        """Fetch where two runs differ, and why: the `first` difference, its `cause`, and the `pairs` of steps side by side."""
         return self._fetch(f"/v1/runs/{quote(a, safe='')}/diff/{quote(b, safe='')}", _waiting(settled))
 
     def get(self, path: str, **parameters: Any) -> dict[str, Any]:
