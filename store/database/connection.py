@@ -8,7 +8,7 @@ import asyncio
 import contextlib
 import re
 import uuid
-from collections.abc import AsyncIterator, Collection, Iterable, Iterator
+from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Iterable, Iterator
 from types import SimpleNamespace
 from typing import Any, Final
 
@@ -32,6 +32,9 @@ CONNECT_TIMEOUT = 10.0
 COMMAND_TIMEOUT = 60.0
 """Seconds that a command may take. Without a limit, a command to a machine that is gone ends only when the kernel gives up."""
 
+
+KEYED_CONNECTIONS: Final = 2
+"""Connections for statements that are planned once."""
 
 NO_TIME_LIMITS = """
 SELECT set_config('statement_timeout', '0', true), set_config('lock_timeout', '0', true),
@@ -321,6 +324,9 @@ class Database:
         """Grows when connections that were opened before may not be used any more."""
 
         self._pool: asyncpg.Pool | None = None
+        self._keyed_pool: asyncpg.Pool | None = None
+        """Connections whose statements are planned once (`connection_by_keys`)."""
+
         self._connected = asyncio.Event()
         self.rewriting = asyncio.Lock()
         """Held by who writes files of the database anew, which takes seconds: those who wait for it keep no connection from others."""
@@ -337,6 +343,10 @@ class Database:
     async def _adopt_connection(self, connection: StoreConnection) -> None:
         connection.database = self
         connection.write_bytes_arrays()
+
+    async def _plan_once(self, connection: StoreConnection) -> None:
+        await self._adopt_connection(connection)
+        await connection.execute("SET plan_cache_mode = force_generic_plan")
 
     async def _connect_to_migrate(self) -> asyncpg.Connection:
         """Connect without a limit for commands, because migrating large tables may take long."""
@@ -360,24 +370,29 @@ class Database:
         """Create the connection pool, if another process has prepared the tables. The first command connects."""
         if self._pool is None:
             with translate_errors():
-                self._pool = await asyncpg.create_pool(
-                    self.url,
-                    min_size=0,
-                    max_size=4,
-                    timeout=CONNECT_TIMEOUT,
-                    command_timeout=COMMAND_TIMEOUT,
-                    connection_class=StoreConnection,
-                    init=self._adopt_connection,
-                )
+                self._keyed_pool = await self._create_pool(KEYED_CONNECTIONS, self._plan_once)
+                self._pool = await self._create_pool(4, self._adopt_connection)
         self._connected.set()
+
+    async def _create_pool(self, size: int, init: Callable[[StoreConnection], Awaitable[None]]) -> asyncpg.Pool:
+        return await asyncpg.create_pool(
+            self.url,
+            min_size=0,
+            max_size=size,
+            timeout=CONNECT_TIMEOUT,
+            command_timeout=COMMAND_TIMEOUT,
+            connection_class=StoreConnection,
+            init=init,
+        )
 
     async def wait_until_connected(self) -> None:
         """Wait until `prepare` or `connect` has succeeded."""
         await self._connected.wait()
 
     async def close(self) -> None:
-        if self._pool is not None:
-            self._pool.terminate()
+        for pool in (self._pool, self._keyed_pool):
+            if pool is not None:
+                pool.terminate()
         await self.engine.dispose()
 
     @property
@@ -410,9 +425,24 @@ class Database:
     @contextlib.asynccontextmanager
     async def connection(self) -> AsyncIterator[asyncpg.Connection]:
         """Acquire an asyncpg connection, which is faster than SQLAlchemy."""
-        if self._pool is None:
+        async with self._acquire(self._pool) as connection:
+            yield connection
+
+    @contextlib.asynccontextmanager
+    async def connection_by_keys(self) -> AsyncIterator[asyncpg.Connection]:
+        """Acquire a connection for statements that read by keys, each of which Postgres plans once.
+
+        On other connections, it plans a statement for its very values the first five times. Over the partitions of many days, that
+        takes several times as long as to execute it.
+        """
+        async with self._acquire(self._keyed_pool) as connection:
+            yield connection
+
+    @contextlib.asynccontextmanager
+    async def _acquire(self, pool: asyncpg.Pool | None) -> AsyncIterator[asyncpg.Connection]:
+        if pool is None:
             raise DatabaseUnavailable(self.obstacle)
-        async with self._translate_errors(), self._pool.acquire() as connection:
+        async with self._translate_errors(), pool.acquire() as connection:
             # Taken before: once the connection is lost, the object of the pool stands for none.
             changed = connection.changed_runs
             try:
@@ -437,8 +467,9 @@ class Database:
     async def _replace_connections(self) -> None:
         """Close the open connections, those in use when they are given back."""
         self.generation += 1
-        if self._pool is not None:
-            await self._pool.expire_connections()
+        for pool in (self._pool, self._keyed_pool):
+            if pool is not None:
+                await pool.expire_connections()
         await self.engine.dispose()
 
     def _note_end_of_transaction(self, changed: set[str]) -> None:

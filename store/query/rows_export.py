@@ -7,6 +7,7 @@ store server and Postgres a third of a millisecond, and a transaction two of the
 import json
 from collections.abc import AsyncGenerator, AsyncIterator, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import chain
 from typing import Any, Final
 
 import asyncpg
@@ -52,6 +53,11 @@ class RunHead:
         return self.batch is None and not self.has_effects
 
 
+NO_CALL: Final = (None, None)
+"""The key and profile of an exchange without a call."""
+
+BODIES: Final = (COLUMNS.index("request_body"), COLUMNS.index("response_body"))
+
 type ExportedRun = tuple[RunHead, AsyncGenerator[bytes]]
 """A run's head and its rows bundle, in pieces."""
 
@@ -81,7 +87,7 @@ class RowsExporter:
 
     async def read(self, name: str) -> NamedRows:
         """Read what there is of this name."""
-        async with self.database.connection() as connection:
+        async with self.database.connection_by_keys() as connection:
             found: NamedRows = await connection.fetchrow(NAMED, self.project, name, HELD_ROWS)
         return found
 
@@ -92,10 +98,13 @@ class RowsExporter:
         head = self._run_head(found, now)
         if head.batch is not None:
             return head, self._stream_rows(head)
-        calls = _as_rows(found, "call", CALL_COLUMNS)
-        keys = {str(one["id"]): (digest_text(one["key"]), one["profile"]) for one in calls}
-        rows, parts = _as_rows(found, "row", COLUMNS), _as_rows(found, "part", PART_COLUMNS)
-        return head, self._held_rows(head, rows, keys, parts)
+        calls = _read_columns(found, "call", CALL_COLUMNS)
+        keys = {id: (digest_text(key), profile) for id, key, profile in zip(*calls, strict=True)}  # noqa: A001
+        rows, parts = _read_columns(found, "row", COLUMNS), _read_columns(found, "part", PART_COLUMNS)
+        if head.is_in_one_piece and not objects_of(chain(*(rows[place] for place in BODIES), parts[-1])):
+            # Nothing is read any more. To make a dictionary of each row would take half of the time.
+            return head, _one_piece(_plain_rows(head, rows, keys, parts))
+        return head, self._held_rows(head, _as_rows(COLUMNS, rows), keys, _as_rows(PART_COLUMNS, parts))
 
     async def export_many(
         self, runs: Sequence[str], now: int, most: int
@@ -191,12 +200,7 @@ class RowsExporter:
         for some in _batches_by_objects(rows, ("request_body", "response_body")):
             filled = await self._fill_objects(some, ("request_body", "response_body"))
             yield encode_frame(
-                Rows(
-                    [
-                        (str(row["id"]), *list(row.values())[1:], *keys.get(str(row["id"]), (None, None)))
-                        for row in filled
-                    ]
-                )
+                Rows([(str(row["id"]), *list(row.values())[1:], *keys.get(str(row["id"]), NO_CALL)) for row in filled])
             )
 
     async def _part_frames(self, parts: Sequence[Any]) -> AsyncIterator[bytes]:
@@ -228,10 +232,31 @@ class RowsExporter:
         ]
 
 
-def _as_rows(row: Mapping[str, Any], kind: str, columns: Sequence[str]) -> list[dict[str, Any]]:
-    """Return the rows of which a statement returned each column as an array."""
-    arrays = [row[f"{kind}_{column}"] or () for column in columns]
-    return [dict(zip(columns, values, strict=True)) for values in zip(*arrays, strict=True)]
+def _read_columns(row: Mapping[str, Any], kind: str, columns: Sequence[str]) -> list[Sequence[Any]]:
+    """Return the columns that a statement returned as an array each."""
+    return [row[f"{kind}_{column}"] or () for column in columns]
+
+
+def _as_rows(names: Sequence[str], columns: Sequence[Sequence[Any]]) -> list[dict[str, Any]]:
+    """Return the rows of columns."""
+    return [dict(zip(names, values, strict=True)) for values in zip(*columns, strict=True)]
+
+
+def _plain_rows(
+    head: RunHead,
+    columns: Sequence[Sequence[Any]],
+    keys: Mapping[str, tuple[str, str]],
+    parts: Sequence[Sequence[Any]],
+) -> bytes:
+    """Return the rows bundle of a run all of which is there."""
+    of_calls = [keys.get(id, NO_CALL) for id in columns[0]]  # noqa: A001
+    rows = list(zip(*columns, *zip(*of_calls, strict=True), strict=True)) if of_calls else []
+    frames = (Rows(rows), Parts(list(zip(*parts, strict=True))), Tail(len(rows), head.gaps))
+    return head.frame + b"".join(map(encode_frame, frames))
+
+
+async def _one_piece(content: bytes) -> AsyncGenerator[bytes]:
+    yield content
 
 
 def _group_by_run(rows: Sequence[Any]) -> dict[str, list[Any]]:
@@ -301,8 +326,9 @@ PART_COLUMNS: Final = ("hash", "body")
 
 
 def _arrays(kind: str, columns: Sequence[str]) -> str:
-    """Return the expressions of `_as_rows`."""
-    return ", ".join(f"array_agg({column}) AS {kind}_{column}" for column in columns)
+    """Return the expressions of `_read_columns`. Postgres writes an id as text in a fraction of the time that Python takes."""
+    values = {column: "id::text" if column == "id" else column for column in columns}
+    return ", ".join(f"array_agg({value}) AS {kind}_{column}" for column, value in values.items())
 
 
 _IS_HELD: Final = "NOT head.has_large AND head.erased = 0 AND head.packed <= $3"

@@ -21,6 +21,7 @@ from store.bundle.sealed_lines import seal_line
 from store.database.connection import Database
 from store.database.schema_version import SCHEMA
 from store.ingest.batch_writer import BatchWriter
+from store.query.rows_export import NAMED
 from tests.store import exchanges as made
 from tests.store.house import EXAMPLE, PROFILES, RUN, House, import_bundle, is_problem, open_house
 from tests.store.samples import NOON, uuid7
@@ -98,7 +99,7 @@ async def test_the_rows_of_a_run_are_its_bundle_with_only_the_keys_of_its_calls(
 
 async def test_the_rows_of_a_run_are_read_by_one_statement(tmp_path: Path, database: Database) -> None:
     statements: list[str] = []
-    connect = database.connection
+    connect = database.connection_by_keys
 
     @asynccontextmanager
     async def note_statements() -> AsyncIterator[asyncpg.Connection]:
@@ -110,11 +111,24 @@ async def test_the_rows_of_a_run_are_read_by_one_statement(tmp_path: Path, datab
     async with open_house(tmp_path / "spool", database, follows=False) as house:
         await import_bundle(house)
         with (
-            patch.object(database, "connection", note_statements),
+            patch.object(database, "connection_by_keys", note_statements),
+            patch.object(database, "connection", side_effect=AssertionError("a further statement takes longer")),
             patch.object(database, "transaction", side_effect=AssertionError("a transaction takes two more")),
         ):
             assert (await house.api.get(f"/v1/replays/{RUN}/rows")).status_code == 200
     assert len(statements) == 1
+
+
+async def test_the_rows_of_a_run_are_not_planned_for_each_run_anew(tmp_path: Path, database: Database) -> None:
+    async with open_house(tmp_path / "spool", database, follows=False) as house:
+        await import_bundle(house)
+        for _ in range(2):
+            assert (await house.api.get(f"/v1/replays/{RUN}/rows")).status_code == 200
+        async with database.connection_by_keys() as connection:
+            plans = await connection.fetch(
+                "SELECT generic_plans, custom_plans FROM pg_prepared_statements WHERE statement = $1", NAMED
+            )
+    assert [tuple(one) for one in plans] == [(2, 0)]
 
 
 async def test_a_replay_that_has_the_name_of_a_run_is_answered_by_its_own_recording(
