@@ -163,6 +163,9 @@ class ScriptIndex(msgspec.Struct, frozen=True):
     overlapping_in_session: frozenset[int] = frozenset()
     """Those that overlapped one that named the same session and place, too."""
 
+    has_sessions: bool = False
+    """Whether any exchange names a session or the place in a stream: most recordings need not look for them."""
+
 
 def build_index(entries: Sequence[RecordedExchange]) -> ScriptIndex:
     """Index the exchanges of a run, given in the order of their steps."""
@@ -190,6 +193,7 @@ def build_index(entries: Sequence[RecordedExchange]) -> ScriptIndex:
         find_overlapping(
             (entry.actor, _key_in_session(entry.key, entry.session)) for entry in entries if entry.session
         ),
+        any(entry.session for entry in entries),
     )
 
 

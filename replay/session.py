@@ -230,7 +230,8 @@ class Session:
             return miss.miss_answer(why, incoming.request)
         raw = raw_digest(incoming.request)
         key = self._script.key_of(raw) or await self._request_key(incoming.request)
-        match = self._script.take_next(key, raw, incoming.actor, session_place(incoming.request.headers))
+        session = session_place(incoming.request.headers) if self._script.index.has_sessions else ""
+        match = self._script.take_next(key, raw, incoming.actor, session)
         return await (
             self._answer_unmatched(incoming, key, raw) if match is None else self._answer_match(incoming, match)
         )
