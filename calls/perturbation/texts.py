@@ -5,7 +5,7 @@ from typing import Final
 
 from calls.perturbation.draws import Draws
 
-LONG: Final = 4_000
+LONG_TEXT_LENGTH: Final = 4_000
 """Characters of a longer text."""
 
 OTHER_LANGUAGES: Final = (
@@ -64,4 +64,4 @@ def _next_digit(text: str) -> str:
 
 def longer_text(text: str) -> str:
     """Return a text that begins like this one, and is long."""
-    return " ".join([text] * (LONG // (len(text) + 1) + 1))
+    return " ".join([text] * (LONG_TEXT_LENGTH // (len(text) + 1) + 1))

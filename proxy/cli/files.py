@@ -29,7 +29,7 @@ from store.foreign.contents import FORMATS, Format, Found, NotReadable, SkippedE
 from store.otlp.spans.names import DEFAULT_VERSION, VERSIONS
 from store.otlp.target import Semconv, SpanOptions
 
-LONG = 600.0
+IMPORT_TIMEOUT = 600.0
 """Seconds that the store server may take to store one file."""
 
 
@@ -344,7 +344,7 @@ def _report_progress(source: read.Source, file: Path) -> Iterator[Found]:
 
 def _send_bundle(api: Api, content: IO[bytes], name: str | None) -> Mapping[str, Any]:
     run: Mapping[str, Any] = api.post(
-        "/import", content=_read_pieces(content), params={"as": name} if name else {}, timeout=LONG
+        "/import", content=_read_pieces(content), params={"as": name} if name else {}, timeout=IMPORT_TIMEOUT
     )
     return run
 

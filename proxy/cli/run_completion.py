@@ -14,7 +14,7 @@ from proxy.settings import load_settings
 from store.datadir import DataDir
 from store.private_file import NotPrivate, read_private
 
-MOST: Final = 200
+MAX_OFFERED: Final = 200
 """Runs that are offered: the newest."""
 
 TIMEOUT: Final = 1.0
@@ -62,7 +62,7 @@ def _runs_in_store(directory: DataDir) -> Iterator[tuple[str, str]]:
     import urllib.request
 
     request = urllib.request.Request(  # noqa: S310 # the URL is the store server's own, from the data directory
-        f"{note['api']}/v1/runs?limit={MOST}", headers={"authorization": f"Bearer {token}"}
+        f"{note['api']}/v1/runs?limit={MAX_OFFERED}", headers={"authorization": f"Bearer {token}"}
     )
     # The environment's proxies are for agents.
     opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
@@ -78,4 +78,4 @@ def _runs_in_store(directory: DataDir) -> Iterator[tuple[str, str]]:
 def _claimed_runs(directory: DataDir) -> list[str]:
     """The runs that `record`, `fork` and `resume` have begun, newest first: each has a claim file."""
     claims = sorted(directory.claims.glob("*.claim"), key=lambda file: file.stat().st_mtime, reverse=True)
-    return [file.name.removesuffix(".claim") for file in claims[:MOST]]
+    return [file.name.removesuffix(".claim") for file in claims[:MAX_OFFERED]]

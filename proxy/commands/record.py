@@ -34,7 +34,7 @@ from proxy.processes.store_client import DOT_SEGMENTS, Api, NotFound, StoreUnava
 from proxy.processes.store_connection import StoreConnection
 from proxy.processes.user_command import require_command
 from proxy.settings import Settings
-from proxy.terminal.render_run import FEW, outcome_word
+from proxy.terminal.render_run import MAX_NAMED, outcome_word
 from proxy.terminal.text import count_text, next_command, printable
 from proxy.terminal.waiting import show_waiting
 from proxy.trust.client_environment import environment_problems, user_proxy
@@ -360,8 +360,8 @@ def _separation_reason(settings: Settings, up: Mapping[str, Any]) -> str:
 def _incomplete_steps(calls: Sequence[Mapping[str, Any]]) -> str:
     """Name the steps whose answers are not whole."""
     words = [(call["step"], outcome_word(call)) for call in calls if not call["complete"]]
-    steps = [f"step {step} {word}" for step, word in words[:FEW]]
-    steps += [f"and {len(words) - FEW:,} more"] if len(words) > FEW else []
+    steps = [f"step {step} {word}" for step, word in words[:MAX_NAMED]]
+    steps += [f"and {len(words) - MAX_NAMED:,} more"] if len(words) > MAX_NAMED else []
     # What is truncated in a run without gaps is so by the limit, and if no answer is, a request.
     is_limit_met = not words or any(word == "truncated" for _, word in words)
     return ", ".join(steps) + (f"{'; ' if steps else ''}a body was larger than body_limit" if is_limit_met else "")

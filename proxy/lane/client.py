@@ -21,14 +21,14 @@ from proxy.lane.admission import (
     has_named_run,
     tunnel_target,
 )
-from proxy.lane.connection_base import DISCARD_BYTES, LINGER, ClientConnection, LaneContext
+from proxy.lane.connection_base import DISCARD_BYTES, LINGER_SECONDS, ClientConnection, LaneContext
 from proxy.lane.exchange import DownstreamHead, LaneExchange
 from proxy.lane.framing import Body, ChunkedBody, MalformedBody, SizedBody
 from proxy.lane.head_cache import HeadCache
 from proxy.lane.heads import RequestHead, http1_response_head, request_head
 from proxy.lane.replay_answer import exchange_for
 from proxy.lane.tls import Tls
-from proxy.lane.upstream import HIGH
+from proxy.lane.upstream import WRITE_BUFFER_HIGH
 from proxy.lane.upstream_http1 import ClientPool
 from proxy.wire.config import Origin, acknowledge_now
 from proxy.wire.heads import HEAD_BYTES, http1_head_fault
@@ -106,7 +106,7 @@ class Http1Connection(ClientConnection, asyncio.Protocol):
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         # uvloop's transports do not inherit from asyncio.Transport.
         transport = cast(asyncio.Transport, transport)
-        transport.set_write_buffer_limits(HIGH)
+        transport.set_write_buffer_limits(WRITE_BUFFER_HIGH)
         self.owner = self.engine.owners.reset_owner(transport.get_extra_info("peername"))
         connection = transport.get_extra_info("socket")
         if connection is not None:
@@ -361,7 +361,7 @@ class Http1Connection(ClientConnection, asyncio.Protocol):
         self.exchange = None
         self._is_leaving = True
         if self._ends_by_close and (is_reset or not isinstance(self._transport, Tls)):
-            self.start_task(reset_after_data(self._transport, within=LINGER))
+            self.start_task(reset_after_data(self._transport, within=LINGER_SECONDS))
         elif isinstance(self._transport, Tls):
             self._transport.cut()
         else:
@@ -410,7 +410,7 @@ class Http1Connection(ClientConnection, asyncio.Protocol):
         if self.exchange is not None:
             self.exchange.check_timeouts(now)
         elif self._discarded is not None:
-            if waited > LINGER:
+            if waited > LINGER_SECONDS:
                 self._transport.abort()
         elif self._has_partial_head:
             if waited > limits.head:

@@ -19,7 +19,7 @@ logger = logging.getLogger(__name__)
 DISCARD_BYTES: Final = 1 << 20
 """Bytes to keep reading of a refused request. If the connection were closed at once, the client might miss the response."""
 
-LINGER: Final = 2.0
+LINGER_SECONDS: Final = 2.0
 """Seconds to keep reading the body of a refused request."""
 
 

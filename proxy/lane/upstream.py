@@ -27,7 +27,7 @@ FRESH_SECONDS: Final = 1.5
 MAX_IDLE: Final = 64
 """Maximum number of idle connections for each upstream."""
 
-HIGH: Final = 256 << 10
+WRITE_BUFFER_HIGH: Final = 256 << 10
 
 
 class UpstreamAddress(NamedTuple):
@@ -128,7 +128,7 @@ class Upstream(asyncio.Protocol):
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         # uvloop's transports do not inherit from asyncio.Transport.
         self._transport = transport = cast(asyncio.Transport, transport)
-        transport.set_write_buffer_limits(HIGH)
+        transport.set_write_buffer_limits(WRITE_BUFFER_HIGH)
         connection = transport.get_extra_info("socket")
         if connection is not None and not isinstance(transport, Tls):
             connection.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)

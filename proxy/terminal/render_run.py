@@ -13,7 +13,7 @@ from proxy.terminal.text import count_text, money, next_command, print_table, pr
 
 type Shape = Mapping[str, Any]
 
-FEW: Final = 5
+MAX_NAMED: Final = 5
 """Reasons for gaps, and steps of one reason, that are named; further ones are only counted."""
 
 ATTRIBUTION: Final[Mapping[str, str]] = {
@@ -163,15 +163,15 @@ def gap_lines(gaps: Sequence[Shape], calls: Sequence[Shape]) -> list[str]:
     for gap in gaps:
         steps_by_reason.setdefault(gap["reason"], []).append(steps.get(gap["exchange"]))
     lines = [f"{count_text(len(at), 'gap')}{_at_steps(at)}: {reason}" for reason, at in steps_by_reason.items()]
-    more = len(lines) - FEW
-    return [*lines[:FEW], *([f"and {count_text(more, 'other reason')}: show --json has all"] if more > 0 else [])]
+    more = len(lines) - MAX_NAMED
+    return [*lines[:MAX_NAMED], *([f"and {count_text(more, 'other reason')}: show --json has all"] if more > 0 else [])]
 
 
 def _at_steps(places: Sequence[int | None]) -> str:
     steps = sorted({step for step in places if step is not None})
     if not steps:
         return ""
-    few = ", ".join(map(str, steps[:FEW])) + (", …" if len(steps) > FEW else "")
+    few = ", ".join(map(str, steps[:MAX_NAMED])) + (", …" if len(steps) > MAX_NAMED else "")
     return f" at step {few}" if len(steps) == 1 else f" at steps {few}"
 
 

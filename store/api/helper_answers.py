@@ -21,7 +21,7 @@ from starlette.types import Receive, Scope, Send
 from store.access.grants import GRANT
 from store.api.deps import Deps
 from store.api.problems import Problem
-from store.api.spilled_answers import BODY, PAUSE, SETTLED
+from store.api.spilled_answers import BODY, SETTLED, YIELD_TURN
 from store.large.jobs import HelperJob, RenderJob, RenderResult, Reply
 
 log = logging.getLogger(__name__)
@@ -141,7 +141,7 @@ def _job(request: Request, request_file: Path, answer_file: Path) -> RenderJob:
 
 def _pause(scope: Scope) -> contextlib.AbstractAsyncContextManager[None]:
     """Give up the turn meanwhile (`store.api.spilled_answers`)."""
-    pause: contextlib.AbstractAsyncContextManager[None] = scope.get(PAUSE, contextlib.nullcontext)()
+    pause: contextlib.AbstractAsyncContextManager[None] = scope.get(YIELD_TURN, contextlib.nullcontext)()
     return pause
 
 

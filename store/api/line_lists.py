@@ -13,7 +13,7 @@ from starlette.types import Receive, Scope, Send
 
 from store.api.answers import encode_json, page_response
 from store.api.problems import Problem
-from store.api.spilled_answers import PAUSE
+from store.api.spilled_answers import YIELD_TURN
 from store.database.blobs import CorruptData
 from store.database.connection import DatabaseError
 from store.query.exchange_reader import TooLarge
@@ -87,7 +87,7 @@ class _LineResponse(Response):
             if is_last or await client.is_disconnected():
                 break
             # Other lists take their turn between two pages.
-            async with scope.get(PAUSE, contextlib.nullcontext)():
+            async with scope.get(YIELD_TURN, contextlib.nullcontext)():
                 pass
             try:
                 self._page = await self._fetch(min(self._at_once, self._lacking or self._at_once), self._page.next)

@@ -23,7 +23,7 @@ from calls.project_runs import PROJECT_NAME
 from store.api.content import require_bodies, require_readable_fields
 from store.api.deps import TheDeps
 from store.api.problems import Problem
-from store.api.spilled_answers import PAUSE, SETTLED
+from store.api.spilled_answers import SETTLED, YIELD_TURN
 from store.feed.events import EventFilters, EventName
 from store.page.addresses import is_page_path
 from store.query.call_summaries import MEMBERS, SUMMARY, Fields
@@ -326,7 +326,7 @@ async def settle(deps: TheDeps, request: Request, settled: Settled = False) -> S
 
 async def _wait_until_settled(deps: TheDeps, request: Request, *, reports: bool) -> SettledParameter:
     """Wait, without holding the turn (`store.api.spilled_answers`). The result is passed to a helper process, too."""
-    async with request.scope.get(PAUSE, contextlib.nullcontext)():
+    async with request.scope.get(YIELD_TURN, contextlib.nullcontext)():
         is_settled = await deps.store_server.wait_until_settled(SETTLE_TIMEOUT, reports=reports)
     request.scope[SETTLED] = is_settled
     return SettledParameter({"settled": is_settled})

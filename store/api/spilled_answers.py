@@ -30,7 +30,7 @@ STALL_TIMEOUT: Final = 60.0
 TURNS: Final = 4
 """Routes that may hold bodies in memory at the same time."""
 
-HEAVY: Final = ("/v1/calls", "/v1/exchanges", "/v1/runs", "/v1/import")
+HEAVY_ROUTES: Final = ("/v1/calls", "/v1/exchanges", "/v1/runs", "/v1/import")
 """The paths of these routes."""
 
 ENDLESS: Final = "/v1/events"
@@ -39,7 +39,7 @@ ENDLESS: Final = "/v1/events"
 LARGEST_KEPT_BODY: Final = 1 << 20
 """Bytes of a request body that is kept, so that a helper process can answer the request again."""
 
-PAUSE: Final = "playhead.pause"
+YIELD_TURN: Final = "playhead.pause"
 """Scope key: a context manager that gives up the turn for its duration."""
 
 SETTLED: Final = "playhead.settled"
@@ -91,7 +91,7 @@ class Spill:
 
     @contextlib.asynccontextmanager
     async def _hold_turn(self, scope: Scope) -> AsyncIterator[None]:
-        if not scope["path"].startswith(HEAVY):
+        if not scope["path"].startswith(HEAVY_ROUTES):
             yield
             return
         await self._turns.acquire()
@@ -104,7 +104,7 @@ class Spill:
             finally:
                 await self._turns.acquire()
 
-        scope[PAUSE] = pause
+        scope[YIELD_TURN] = pause
         try:
             yield
         finally:

@@ -35,7 +35,7 @@ KINDS: Mapping[str, str] = {
 }
 """The meanings of the letters in placeholders."""
 
-SHORT = "a short value in the place of a secret"
+SHORT_VALUE = "a short value in the place of a secret"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -201,4 +201,4 @@ def _kind(before: str, after: str) -> str:
     """Return the kind of a secret, by the first placeholder that is new."""
     old = set(re.findall(PATTERN, before))
     new = next((found for found in re.findall(PATTERN, after) if found not in old), None)
-    return SHORT if new is None else KINDS.get(new[len("PLAYHEAD_")], "a secret")
+    return SHORT_VALUE if new is None else KINDS.get(new[len("PLAYHEAD_")], "a secret")

@@ -34,7 +34,7 @@ _PACKED: Final = tuple(map(COLUMNS.index, ("head", "request_body", "response_bod
 PRELOAD_HEADER: Final = "playhead-preload"
 """The header in which workers show that they may load recordings ahead."""
 
-HEAVY: Final = 256 << 10
+HEAVY_BYTES: Final = 256 << 10
 """Bytes of packed bodies from which unpacking takes noticeable time."""
 
 type _Row = tuple[Any, ...]
@@ -247,7 +247,7 @@ class StoredRun(Sequence[Entry]):
             spoken,
             key,
             profile,
-            len(request_body or b"") + len(response_body or b"") > HEAVY,
+            len(request_body or b"") + len(response_body or b"") > HEAVY_BYTES,
             whole,
         )
 

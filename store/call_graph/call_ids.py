@@ -3,7 +3,7 @@
 from calls.codec.lenient_json import as_object, as_text_or_none
 from calls.model import Call
 
-MOST = 500
+MAX_IDS = 500
 """The number of ids that are kept of one call."""
 
 
@@ -32,4 +32,4 @@ def returned_ids(call: Call) -> list[str]:
 
 
 def _distinct(ids: list[str | None]) -> list[str]:
-    return list(dict.fromkeys(one for one in ids if one))[:MOST]
+    return list(dict.fromkeys(one for one in ids if one))[:MAX_IDS]

@@ -31,7 +31,7 @@ WRITE_TIMEOUT: Final = 15.0
 """Seconds that the objects of one batch may take; what is not written by then is stored in the database."""
 
 LOAD_TIMEOUT: Final = 20.0
-PAUSE: Final = 30.0
+RETRY_INTERVAL: Final = 30.0
 """Seconds after a failure in which nothing is written to object storage."""
 
 CACHE_SIZE: Final = 16 << 20
@@ -42,7 +42,12 @@ class BodyObjects:
     """The object storage of one target (`store.database.object_forms.ObjectStorage`)."""
 
     def __init__(
-        self, database: Database, target: ObjectTarget, *, now: Callable[[], int] = time.time_ns, pause: float = PAUSE
+        self,
+        database: Database,
+        target: ObjectTarget,
+        *,
+        now: Callable[[], int] = time.time_ns,
+        pause: float = RETRY_INTERVAL,
     ) -> None:
         self._database = database
         self._target = target

@@ -106,7 +106,7 @@ def test_a_wait_that_ends_in_vain_is_not_taken_for_an_answer(monkeypatch: pytest
 async def test_a_search_has_as_many_texts_as_were_asked_for(
     tmp_path: Path, database: Database, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("playhead.client.MOST", 2)
+    monkeypatch.setattr("playhead.client.MAX_PAGE", 2)
     async with _api(tmp_path, database) as url:
         client = playhead.Client(url, TOKEN)
         found = await asyncio.to_thread(lambda: [client.search("details", limit=limit) for limit in (1, 3, 5)])

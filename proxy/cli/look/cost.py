@@ -12,7 +12,7 @@ from proxy.run_names import missing_run_failure
 from proxy.terminal.render_run import call_cost
 from proxy.terminal.text import count_text, money, printable
 
-MOST: Final = 2000
+MAX_STEPS: Final = 2000
 """Steps that the store server reads."""
 
 WIDTH: Final = 100
@@ -29,7 +29,7 @@ MOST_CHILDREN: Final = 12
 @with_settings
 @as_json
 @click.argument("run", metavar="RUN|last", shell_complete=complete_run)
-@click.option("--limit", type=click.IntRange(1, MOST), default=100, help="How many steps to list. Default: 100.")
+@click.option("--limit", type=click.IntRange(1, MAX_STEPS), default=100, help="How many steps to list. Default: 100.")
 def cost_command(run: str, limit: int, as_json: bool, **flags: Any) -> None:
     """Show where the money of a run went: step by step with the sum so far, and as a tree of actors, branches and models.
 
@@ -45,7 +45,7 @@ def cost_command(run: str, limit: int, as_json: bool, **flags: Any) -> None:
         name = resolve_run_name(api, run)
         missing = incomplete_reason(api, name)
         try:
-            return api.get(f"/runs/{path_segment(name)}/cost", limit=MOST), missing
+            return api.get(f"/runs/{path_segment(name)}/cost", limit=MAX_STEPS), missing
         except NotFound as error:
             raise missing_run_failure(name) from error
 

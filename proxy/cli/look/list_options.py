@@ -14,7 +14,7 @@ type Command = Callable[..., Any]
 PAGE: Final = 500
 """Items that the store server returns at once, at most."""
 
-MOST: Final = 100_000
+MAX_LISTED: Final = 100_000
 
 
 def _any_of(option: str, name: str, metavar: str, text: str) -> Command:
@@ -70,7 +70,7 @@ _FILTERS = [
 _SORTING = [
     click.option("--sort", type=click.Choice(["time", "cost", "duration", "tokens"]), help="Default: time."),
     click.option("--order", type=click.Choice(["desc", "asc"]), help="Default: desc, the newest or largest first."),
-    click.option("--limit", type=click.IntRange(1, MOST), default=20, help="How many to list. Default: 20."),
+    click.option("--limit", type=click.IntRange(1, MAX_LISTED), default=20, help="How many to list. Default: 20."),
 ]
 
 FILTER_NAMES: Final = (

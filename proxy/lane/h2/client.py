@@ -9,7 +9,7 @@ import ngh2
 
 from calls.model import Headers, Outcome
 from proxy.lane.admission import LaneRequest, TunnelTarget
-from proxy.lane.connection_base import DISCARD_BYTES, LINGER, ClientConnection, LaneContext
+from proxy.lane.connection_base import DISCARD_BYTES, LINGER_SECONDS, ClientConnection, LaneContext
 from proxy.lane.exchange import DownstreamHead, LaneExchange
 from proxy.lane.h2.heads import admitted_h2_request, h2_response_fields, h2_trailers, text_fields
 from proxy.lane.h2.routes import Http2ClientSource
@@ -251,7 +251,7 @@ class Http2Client(Wire, ClientConnection):
         for stream in list(self._flows.values()):
             if stream.exchange is not None:
                 stream.exchange.check_timeouts(now)
-            elif stream.lingers_since is not None and stream.lingers_since + LINGER < now:
+            elif stream.lingers_since is not None and stream.lingers_since + LINGER_SECONDS < now:
                 stream.reset(ngh2.ErrorCode.NO_ERROR)
             elif stream.is_stuck(self.queued_bytes(stream), now) and not stream.drop(now):
                 self.stop()

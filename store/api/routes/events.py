@@ -36,7 +36,7 @@ HEARTBEAT: Final = 15.0
 POLL_INTERVAL: Final = 1.0
 """Seconds between two looks at the feed: another store server may have written to it."""
 
-PAUSE: Final = 0.1
+LOOK_INTERVAL: Final = 0.1
 """Seconds between two looks while more and more is stored, so that many streams do not each read every transaction by itself."""
 
 BATCH: Final = 100
@@ -119,7 +119,7 @@ async def _stream_events(deps: Deps, filters: EventFilters, last: EventId, begin
                 yield ": nothing new\n\n"
                 sent_at = time.monotonic()
             await deps.signal.wait(POLL_INTERVAL)
-            await asyncio.sleep(max(0.0, read_at + PAUSE - time.monotonic()))
+            await asyncio.sleep(max(0.0, read_at + LOOK_INTERVAL - time.monotonic()))
     finally:
         deps.signal.streams -= 1
 

@@ -24,7 +24,7 @@ from store.api.helper_answers import answer_upload_in_helper
 from store.api.parameters import RUN_ID_PATTERN
 from store.api.problems import Problem
 from store.api.routes.runs import require_run
-from store.api.spilled_answers import BODY, PAUSE
+from store.api.spilled_answers import BODY, YIELD_TURN
 from store.bundle.bundle import BadBundle, BundleHead, BundleTooLarge, Entry, RequestFile, read_parts
 from store.generations.fork_copies import UUID7, copied_id
 from store.ingest.batch_writer import DerivedExchange
@@ -61,7 +61,7 @@ async def post_import(
     request.scope[BODY] = None
     with tempfile.NamedTemporaryFile(dir=deps.spill_directory, buffering=0) as content:
         # Others have the turn while the client sends.
-        async with request.scope.get(PAUSE, contextlib.nullcontext)():
+        async with request.scope.get(YIELD_TURN, contextlib.nullcontext)():
             size = await _upload(request, content)
         file = Path(content.name)
         if deps.helper is not None and size > IN_PROCESS_SIZE:

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from playhead.filters import Filters, ListFilters
 
 PAGE = 100
-MOST = 500
+MAX_PAGE = 500
 """The largest page that the API returns."""
 
 
@@ -156,7 +156,7 @@ class Client:
     def search(self, words: str, *, limit: int = PAGE, **filters: Unpack[Filters]) -> list[FoundText]:
         """Find texts with these words, the best first, at most `limit`. `calls(q=...)` iterates over all calls that have one."""
         filters["q"] = words
-        return [_read_found(raw) for raw in islice(self._items("/v1/search", filters, min(limit, MOST)), limit)]
+        return [_read_found(raw) for raw in islice(self._items("/v1/search", filters, min(limit, MAX_PAGE)), limit)]
 
     def stats(
         self,

@@ -11,7 +11,7 @@ from playhead_effects.values import Unwritable, encode, encode_error, key_of
 FLUSH_AFTER = 100_000_000
 """Nanoseconds after which an effect is sent together with those before."""
 
-PAUSE = 1_000_000
+ITEM_GAP_NS = 1_000_000
 """Nanoseconds after which an effect begins an item of its own: a call may have been made meanwhile."""
 
 MOST_WAITING = 4000
@@ -57,7 +57,7 @@ class Recording:
         with self._lock:
             self._order += 1
             last = self._last
-            if key == self._last_key and ns - last["now"] < PAUSE and len(last["ns"]) < MOST_TIMES:
+            if key == self._last_key and ns - last["now"] < ITEM_GAP_NS and len(last["ns"]) < MOST_TIMES:
                 last["ns"].append(ns - last["now"])
                 last["now"] = ns
                 self._size += 8
@@ -105,7 +105,7 @@ class Recording:
             self._order += 1
             now, before = _monotonic_ns(), self._at
             self._at = now
-            if key == self._last_key and now - before < PAUSE and "results" in result and "results" in self._last:
+            if key == self._last_key and now - before < ITEM_GAP_NS and "results" in result and "results" in self._last:
                 last = self._last
                 value = result["results"][0]
                 self._size += len(value) if isinstance(value, str) else 16

@@ -33,7 +33,7 @@ MOST_OPEN = 10_000
 BATCH = 100
 """Steps that are sent together at most."""
 
-PAUSE = 0.5
+SEND_INTERVAL = 0.5
 """Seconds after which steps are sent."""
 
 
@@ -237,7 +237,7 @@ class _Report:
         while True:
             with self._changed:
                 if not self._is_over and len(self._items) < BATCH:
-                    self._changed.wait(PAUSE)
+                    self._changed.wait(SEND_INTERVAL)
                 groups, self._items = self._items[:BATCH], self._items[BATCH:]
                 items = [item for group in groups for item in group]
                 if not items and self._is_over:
