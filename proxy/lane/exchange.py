@@ -233,7 +233,7 @@ class LaneExchange:
         Their records are written after this one's, so if the recorder falls behind, wait until it has caught up. And libuv
         would read 32 times from one connection before the next one.
         """
-        if size < PACED_BYTES or self.is_catching_up:
+        if self.is_catching_up or (size < PACED_BYTES and not self.recording.was_behind):
             return
         if self.recording.is_behind:
             self._start_catching_up()

@@ -246,7 +246,7 @@ class RelayedExchange(LaneExchange):
         elif not forwardable:
             return
         self.downstream.send(head, forwardable)
-        if len(forwardable) >= PACED_BYTES:
+        if len(forwardable) >= PACED_BYTES or self.recording.was_behind:
             self.pace(len(forwardable))
 
     def handle_end(self, pieces: Sequence[bytes], before: bytes, end: bytes, trailers: Headers) -> None:

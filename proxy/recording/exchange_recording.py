@@ -8,20 +8,20 @@ events one by one. Other messages (streamed, compressed, with a secret, or while
 event by event.
 """
 
+import time
 from collections import Counter
 from collections.abc import Callable, Sequence
-from concurrent.futures import Future
+from concurrent.futures import Future, wait
 from typing import Final, Literal, NamedTuple, Protocol
-
-import msgspec
 
 from calls.events import Data, ExchangeClosed, MessageEnded, Record, RequestStarted, ResponseStarted, Side
 from calls.model import ChunkKind, Headers, Outcome
-from calls.redaction.body import BodyRedactor, DeferredBody, Piece
+from calls.redaction.body import DeferredBody, Piece
 from calls.redaction.redactor import RedactedHead, Redactor
-from calls.redaction.streams.streamed_body import StreamedBody, join_pieces
-from calls.redaction.streams.streamed_messages import RedactedMessage, StreamedMessages
+from calls.redaction.streams.streamed_body import StreamedBody, group_pieces, join_pieces
+from calls.redaction.streams.streamed_messages import RedactedMessage
 from proxy.recording.ordered_queue import OrderedQueue
+from proxy.recording.recorded_message import INLINE_FEED, RecordedMessage
 from proxy.recording.spool_outbox import Journal, SpoolOutbox
 from store.spool import SpoolError
 
@@ -30,37 +30,19 @@ type Policy = Literal["gap", "refuse"]
 
 REDACT_INLINE_BYTES: Final = 32 << 10
 """Maximum decompressed size of a whole body with a secret that is redacted without a thread: others wait up to 10 µs for each byte."""
+THREAD_BYTES: Final = 64 << 10
+"""Bytes of an exchange waiting for the thread above which its senders should wait."""
+MAX_THREAD_BYTES: Final = 256 << 10
+"""Bytes of one body that may wait for the thread: the worker waits for it, where a sender does not."""
 BEHIND_BYTES: Final = 1 << 20
 """Bytes waiting to be written above which fast senders should wait."""
 SWITCHING_PROTOCOLS: Final = 101
 
 
-class _Message(msgspec.Struct, eq=False):
-    """The message of one side while it is being recorded."""
-
-    side: Side
-    body: BodyRedactor
-    seen_bytes: int = 0
-    recorded_bytes: int = 0
-    """Bytes passed on to be redacted and written."""
-
-    reserved_bytes: int = 0
-    is_finished: bool = False
-    """Whether the body redactor has returned its last piece."""
-
-    has_ended: bool = False
-    is_truncated: bool = False
-    messages: StreamedMessages | None = None
-    """The redactor of the messages if this is one side of a WebSocket."""
-
-    has_loss: bool = False
-    """Whether a piece could not be written. Later pieces are not written either: their offsets would be wrong."""
-
-
 class _End(NamedTuple):
     """The end of a message, in the queue. Its record is built when its turn comes, from the state of the message."""
 
-    message: _Message
+    message: RecordedMessage
     at: int
     trailers: Headers = ()
     is_cut_off: bool = False
@@ -85,8 +67,8 @@ class RecordingContext(Protocol):
     def release_memory(self, size: int) -> None:
         """Return reserved memory."""
 
-    def finish_body_on_thread(self, body: BodyRedactor) -> "Future[list[Piece]]":
-        """Finish the redaction of a body on a thread."""
+    def run_on_thread(self, redact: Callable[[], list[Piece]]) -> "Future[list[Piece]]":
+        """Redact a body, or a part of it, on a thread."""
 
     def add_redacting(self, recording: "ExchangeRecording") -> None:
         """Remember that a body of this recording is being redacted on a thread."""
@@ -124,10 +106,10 @@ class ExchangeRecording:
         self._request_pieces: list[tuple[int, bytes]] | None = []
         """The pieces of the request that have arrived while none of it is written; None once it is."""
 
-        self._request: _Message | None = None
+        self._request: RecordedMessage | None = None
         """None while nothing of the request is written, or if it was written as one record."""
 
-        self._response: _Message | None = None
+        self._response: RecordedMessage | None = None
         self._queue: OrderedQueue[Record | _End] | None = None
         """The items that wait for a body that is being redacted on a thread."""
 
@@ -163,7 +145,7 @@ class ExchangeRecording:
         if self._response is not None and not self._is_closed:
             self._record_pieces(self._response, pieces)
 
-    def _record_pieces(self, message: _Message, pieces: Sequence[tuple[int, bytes]]) -> None:
+    def _record_pieces(self, message: RecordedMessage, pieces: Sequence[tuple[int, bytes]]) -> None:
         data = join_pieces(pieces)
         size = len(data)
         body = message.body
@@ -180,13 +162,77 @@ class ExchangeRecording:
             self._record_last_piece(message, data, pieces[0][0])
         else:
             message.recorded_bytes += size
-            if self._queue is None and body.try_pass(data):
-                self._write_data([Data(self.id, at, message.side, data) for at, data in pieces])
+            if len(pieces) == 1:
+                self._redact_pieces(message, pieces, data)
                 return
+            for group in group_pieces(pieces, INLINE_FEED):
+                self._redact_pieces(message, group, join_pieces(group))
+
+    def _redact_pieces(self, message: RecordedMessage, pieces: Sequence[tuple[int, bytes]], data: bytes) -> None:
+        """Redact pieces here, or on the thread if that may take so long that other connections would wait."""
+        if message.is_truncated:
+            return
+        body, size = message.body, len(data)
+        if message.is_better_on_thread(size) and self._feed_on_thread(message, pieces, size):
+            return
+        began = time.thread_time()
+        if self._queue is None and body.try_pass(data):
+            self._write_data([Data(self.id, at, message.side, data) for at, data in pieces])
+        else:
             self._write_data([self._data_event(message, piece) for piece in body.feed_together(pieces)])
             if isinstance(body, StreamedBody) and not self._resize_reservation(message, body.waiting_size):
                 self._finish_body(message)
                 message.is_truncated = True
+        message.note_duration(time.thread_time() - began, size)
+
+    def _feed_on_thread(self, message: RecordedMessage, pieces: Sequence[tuple[int, bytes]], size: int) -> bool:
+        """Have the thread redact pieces, in their turn. Return False if they have to be redacted here."""
+        self._wait_for_thread(message, unless_below=MAX_THREAD_BYTES)
+        if (queue := self._open_queue()) is None or not self._recorder.reserve_memory(size):
+            self._wait_for_thread(message)
+            return False
+        message.thread_bytes += size
+        body = message.body
+
+        def redact_pieces() -> list[Piece]:
+            began = time.thread_time()
+            found = body.feed_together(pieces)
+            message.note_duration(time.thread_time() - began, size)
+            return found
+
+        message.thread_work = work = self._recorder.run_on_thread(redact_pieces)
+
+        def record_result() -> None:
+            message.thread_bytes -= size
+            self._recorder.release_memory(size)
+            if message.has_fault:
+                return  # its offsets would be wrong
+            if work.exception() is not None:
+                message.has_fault = message.is_finished = True
+                self._record_redacted_body(message, work)
+                return
+            for piece in work.result():
+                self._write(self._data_event(message, piece))
+            if isinstance(body, StreamedBody) and not self._resize_reservation(message, body.waiting_size):
+                message.is_truncated = True
+
+        queue.append_work(work, record_result)
+        return True
+
+    def _wait_for_thread(self, message: RecordedMessage, *, unless_below: int = 0) -> None:
+        """Let the worker wait for the thread if more of this body waits for it."""
+        if message.thread_work is not None and message.thread_bytes > unless_below:
+            wait([message.thread_work])
+
+    def _open_queue(self) -> OrderedQueue[Record | _End] | None:
+        """Return the queue behind a body that is being redacted on the thread; None if no event loop is running."""
+        if self._queue is None:
+            try:
+                self._queue = OrderedQueue(self._write_item, self._drop_queue)
+            except RuntimeError:
+                return None
+            self._recorder.add_redacting(self)
+        return self._queue
 
     def record_response_head(self, at: int, status: int, reason: str, http_version: str, headers: Headers) -> None:
         """Record the head of the response. Interim responses (1xx) are not recorded."""
@@ -195,7 +241,7 @@ class ExchangeRecording:
         self.flush_request()
         redactor = self._recorder.redactor
         head = redactor.redact_response_head(headers)
-        self._response = _Message(
+        self._response = RecordedMessage(
             "response", redactor.new_body_redactor(head.content_type, head.content_encoding, is_answer=True)
         )
         reason = redactor.redact_text(reason)
@@ -266,8 +312,10 @@ class ExchangeRecording:
         """Record a complete response and, with `completes_exchange`, the end of the exchange."""
         if not (completes_exchange and self._write_whole_response(at, status, reason, http_version, headers, body)):
             self.record_response_head(at, status, reason, http_version, headers)
-            if (message := self._response) and not message.body.is_heavy and self._is_better_deferred(len(body)):
-                message.body = DeferredBody(message.body)
+            if message := self._response:
+                message.is_whole = True
+                if not message.body.is_heavy and self._is_better_deferred(len(body)):
+                    message.body = DeferredBody(message.body)
             if body:
                 self.record_data("response", body, at)
             self.record_end("response", at)
@@ -277,7 +325,8 @@ class ExchangeRecording:
     @property
     def is_behind(self) -> bool:
         """Whether so much waits to be written that it would delay the next response of every exchange."""
-        return self._recorder.spool.queued_bytes > BEHIND_BYTES
+        waiting = sum([message.thread_bytes for message in (self._request, self._response) if message is not None])
+        return waiting > THREAD_BYTES or self._recorder.spool.queued_bytes > BEHIND_BYTES
 
     def is_recorded_now(self) -> bool:
         """Return whether everything so far is recorded, writing it now if possible. If False, use `wait_until_recorded`."""
@@ -358,7 +407,7 @@ class ExchangeRecording:
             body = self._head.new_body_redactor()
             if is_whole and not body.is_heavy and self._is_better_deferred(sum(len(data) for _, data in gathered)):
                 body = DeferredBody(body)
-            self._request = _Message("request", body)
+            self._request = RecordedMessage("request", body, is_whole=is_whole)
             self._enqueue(self._started)
             self._first_number = self._last_number
             for at, data in gathered:
@@ -373,22 +422,23 @@ class ExchangeRecording:
         self._recorder.release_memory(size)
         return True
 
-    def _reserve(self, message: _Message, size: int) -> bool:
+    def _reserve(self, message: RecordedMessage, size: int) -> bool:
         """Reserve memory for a piece that has to be held."""
         if not self._recorder.reserve_memory(size):
             return False
         message.reserved_bytes += size
         return True
 
-    def _resize_reservation(self, message: _Message, size: int) -> bool:
+    def _resize_reservation(self, message: RecordedMessage, size: int) -> bool:
         """Reserve memory for the end of a stream that may still become a secret, in place of the previous reservation."""
         self._recorder.release_memory(message.reserved_bytes)
         message.reserved_bytes = 0
         return self._reserve(message, size)
 
-    def _record_last_piece(self, message: _Message, data: bytes, at: int) -> None:
+    def _record_last_piece(self, message: RecordedMessage, data: bytes, at: int) -> None:
         """Record the piece that exceeds the size limit, up to the limit."""
         message.is_truncated = True
+        self._wait_for_thread(message)
         if message.body.is_heavy:
             return
         # Redact the whole piece before truncating it, so that a secret is not split and missed.
@@ -400,26 +450,21 @@ class ExchangeRecording:
         for piece in [*pieces, last._replace(data=last.data[:room], size=min(room, len(last.data)))]:
             self._enqueue(self._data_event(message, piece))
 
-    def _finish_body(self, message: _Message) -> None:
+    def _finish_body(self, message: RecordedMessage) -> None:
         """Record the rest of a body, now or once the thread has redacted it."""
         if message.is_finished:
             return
         message.is_finished = True
-        pieces = message.body.finish_within(REDACT_INLINE_BYTES)
-        if pieces is not None:
-            self._record_final_pieces(message, pieces, self._enqueue)
+        pieces = None if message.thread_bytes else message.body.finish_within(REDACT_INLINE_BYTES)
+        if pieces is None and (queue := self._open_queue()) is not None:
+            working = self._recorder.run_on_thread(message.body.finish)
+            queue.append_work(working, lambda: self._record_redacted_body(message, working))
             return
-        if self._queue is None:
-            try:
-                self._queue = OrderedQueue(self._write_item, self._drop_queue)
-            except RuntimeError:  # no event loop is running that could wait for the thread
-                self._record_final_pieces(message, message.body.finish(), self._enqueue)
-                return
-            self._recorder.add_redacting(self)
-        working = self._recorder.finish_body_on_thread(message.body)
-        self._queue.append_work(working, lambda: self._record_redacted_body(message, working))
+        self._record_final_pieces(message, message.body.finish() if pieces is None else pieces, self._enqueue)
 
-    def _record_final_pieces(self, message: _Message, pieces: list[Piece], write: Callable[[Data], None]) -> None:
+    def _record_final_pieces(
+        self, message: RecordedMessage, pieces: list[Piece], write: Callable[[Data], None]
+    ) -> None:
         self._recorder.release_memory(message.reserved_bytes)
         if message.body.withheld_reason:
             message.is_truncated = True
@@ -445,12 +490,12 @@ class ExchangeRecording:
         self._last_number = number
         return True
 
-    def _data_event(self, message: _Message, piece: Piece) -> Data:
+    def _data_event(self, message: RecordedMessage, piece: Piece) -> Data:
         at, data, redactions, size = piece
         original_size = None if size == len(data) else size
         return Data(self.id, at, message.side, data, "data", original_size, redactions, message.body.is_reencoded)
 
-    def _record_message(self, message: _Message, data: bytes, at: int, kind: ChunkKind) -> None:
+    def _record_message(self, message: RecordedMessage, data: bytes, at: int, kind: ChunkKind) -> None:
         """Record a WebSocket message, which is always complete."""
         if message.messages is None:
             message.messages = self._head.redactor.new_message_redactor()
@@ -475,7 +520,7 @@ class ExchangeRecording:
             message.is_truncated = True
             message.recorded_bytes = self._recorder.body_limit
 
-    def _enqueue_messages(self, message: _Message, redacted: list[RedactedMessage]) -> None:
+    def _enqueue_messages(self, message: RecordedMessage, redacted: list[RedactedMessage]) -> None:
         for at, kind, data, count, fault, size in redacted:
             if fault is None:
                 self._enqueue(Data(self.id, at, message.side, data, kind, None, count))
@@ -505,7 +550,7 @@ class ExchangeRecording:
         self._queue = None
         self._recorder.remove_redacting(self)
 
-    def _record_redacted_body(self, message: _Message, pieces: "Future[list[Piece]]") -> None:
+    def _record_redacted_body(self, message: RecordedMessage, pieces: "Future[list[Piece]]") -> None:
         mistake = pieces.exception()
         if mistake is None:
             self._record_final_pieces(message, pieces.result(), self._write)
@@ -543,7 +588,7 @@ class ExchangeRecording:
             message.is_truncated = message.has_loss = True
         self._note_loss(result)
 
-    def _message(self, side: Side) -> _Message:
+    def _message(self, side: Side) -> RecordedMessage:
         """Return the message of one side, of which a piece was already written."""
         message = self._request if side == "request" else self._response
         assert message is not None

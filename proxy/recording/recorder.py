@@ -13,7 +13,7 @@ from typing import Final
 
 from calls.events import EffectBatch, RequestStarted
 from calls.model import Headers
-from calls.redaction.body import BodyRedactor, Piece
+from calls.redaction.body import Piece
 from calls.redaction.redactor import Redactor
 from calls.uuid7 import Uuid7
 from proxy.recording.exchange_recording import ExchangeRecording, Policy
@@ -178,9 +178,9 @@ class Recorder:
         """Return reserved memory."""
         self._free_memory += size
 
-    def finish_body_on_thread(self, body: BodyRedactor) -> "Future[list[Piece]]":
-        """Finish the redaction of a body on the thread."""
-        return self._redact_pool.submit(body.finish)
+    def run_on_thread(self, redact: Callable[[], list[Piece]]) -> "Future[list[Piece]]":
+        """Redact a body, or a part of it, on the thread."""
+        return self._redact_pool.submit(redact)
 
     def add_redacting(self, recording: ExchangeRecording) -> None:
         """Remember that a body of this recording is being redacted on a thread."""

@@ -104,6 +104,7 @@ class RecordingGuard:
         "_started_at",
         "is_open",
         "must_wait",
+        "was_behind",
     )
 
     def __init__(
@@ -117,6 +118,9 @@ class RecordingGuard:
         self._pending_bytes = 0
         self._must_refuse = False
         self.is_open = True
+        self.was_behind = False
+        """Whether the recorder was behind when pieces were last reported: then also a sender of small ones should wait."""
+
         self.must_wait = recorder is not None
         """Whether the exchange must wait for the recorder before it may continue."""
 
@@ -170,6 +174,7 @@ class RecordingGuard:
                 recording.record_data(side, data, at, kind)
             if response_pieces:
                 recording.record_response_pieces(response_pieces)
+            self.was_behind = recording.is_behind
         except Exception as fault:  # noqa: BLE001 - the guard, as above
             self._fail(fault)
 

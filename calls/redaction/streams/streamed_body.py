@@ -3,7 +3,7 @@
 Its output is searched again as plain bytes by another redactor. Only the recording is delayed, not the wire.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Protocol
 
 from calls.redaction.streams.channels import Slice
@@ -149,6 +149,17 @@ class StreamedBody[P: StreamedPiece]:
             piece._replace(redactions=piece.redactions + count) if (count := self._counts.pop(0)) else piece
             for piece in pieces
         ]
+
+
+def group_pieces(pieces: Sequence[tuple[int, bytes]], limit: int) -> Iterator[Sequence[tuple[int, bytes]]]:
+    """Yield the pieces in groups of at most so many bytes; a longer piece is alone."""
+    start, size = 0, 0
+    for number, (_, data) in enumerate(pieces):
+        size += len(data)
+        if size > limit and number > start:
+            yield pieces[start:number]
+            start, size = number, len(data)
+    yield pieces[start:]
 
 
 def join_pieces(pieces: Sequence[tuple[int, bytes]]) -> bytes:

@@ -1,0 +1,125 @@
+"""A streamed body that takes long to redact is redacted on the thread, with the same record, so that others need not wait."""
+
+import threading
+from collections.abc import Callable, Sequence
+from concurrent.futures import Future
+from pathlib import Path
+
+import pytest
+
+from calls.model import Chunk, Headers
+from calls.redaction.body import Piece
+from calls.redaction.streams.streamed_body import StreamedBody
+from proxy.recording.exchange_recording import THREAD_BYTES
+from proxy.recording.recorded_message import INLINE_FEED
+from tests.calls.secrets import TOKENS
+from tests.proxy.recorded_exchanges import Desk, desk
+
+TEXT: Headers = (("Content-Type", "text/plain"),)
+TOKEN = TOKENS[2].encode()
+SLOW = b"token=" * (2 * INLINE_FEED // 6) + b"\n" + TOKEN + b" \n"
+"""Nearly every word of it begins a secret."""
+
+
+@pytest.fixture
+def directory(tmp_path: Path) -> Path:
+    return tmp_path / "spool"
+
+
+@pytest.fixture
+def redacting_threads(monkeypatch: pytest.MonkeyPatch) -> list[bool]:
+    """Whether the thread of the test redacted, for each time that pieces were."""
+    found: list[bool] = []
+    feed = StreamedBody.feed_together
+
+    def noting(body: StreamedBody[Piece], pieces: Sequence[tuple[int, bytes]]) -> list[Piece]:
+        found.append(threading.current_thread() is threading.main_thread())
+        return feed(body, pieces)
+
+    monkeypatch.setattr(StreamedBody, "feed_together", noting)
+    return found
+
+
+async def record_answer(at: Desk, pieces: Sequence[bytes]) -> None:
+    one = at.begin()
+    one.record_end("request", 1)
+    one.record_response_head(2, 200, "OK", "HTTP/1.1", TEXT)
+    for number, piece in enumerate(pieces):
+        one.record_data("response", piece, 10 + number)
+    one.record_end("response", 98)
+    one.record_close(99, "completed")
+    assert await one.wait_until_recorded()
+
+
+async def test_a_slow_body_is_recorded_as_it_came_and_without_its_secrets(
+    directory: Path, redacting_threads: list[bool]
+) -> None:
+    pieces = [b"first ", SLOW, SLOW, b"token=", b"last\n"]
+    with desk(directory) as at:
+        await record_answer(at, pieces)
+    (exchange,) = at.exchanges().values()
+
+    assert redacting_threads.count(False) >= 2
+    assert exchange.response is not None
+    body = exchange.response.body
+    assert body.data == at.recorder.redactor.redact_body(b"".join(pieces), "text/plain", is_answer=True)[0]
+    assert TOKEN not in at.raw()
+    ends = [sum(map(len, pieces[: number + 1])) for number in range(len(pieces))]
+    assert body.chunks == tuple(
+        Chunk(10 + number, end - len(piece), len(piece))
+        for number, (piece, end) in enumerate(zip(pieces, ends, strict=True))
+    )
+    assert (exchange.outcome, exchange.is_truncated) == ("completed", False)
+
+
+async def test_a_fast_body_is_not_sent_to_the_thread(directory: Path, redacting_threads: list[bool]) -> None:
+    with desk(directory) as at:
+        await record_answer(at, [b"a few words and %s \n" % TOKEN, b"and more \n"])
+
+    assert all(redacting_threads)
+
+
+async def test_senders_wait_while_much_of_a_body_waits_for_the_thread(directory: Path) -> None:
+    may_redact = threading.Event()
+    with desk(directory) as at:
+        run = at.recorder.run_on_thread
+
+        def run_later(redact: Callable[[], list[Piece]]) -> Future[list[Piece]]:
+            def wait_and_redact() -> list[Piece]:
+                may_redact.wait(30)
+                return redact()
+
+            return run(wait_and_redact)
+
+        at.recorder.run_on_thread = run_later  # type: ignore[method-assign]
+        one = at.begin()
+        one.record_end("request", 1)
+        one.record_response_head(2, 200, "OK", "HTTP/1.1", TEXT)
+        for number in range(THREAD_BYTES // len(SLOW)):
+            one.record_data("response", SLOW, 3 + number)
+        behind = [one.is_behind]
+        one.record_data("response", SLOW, 50)
+        behind.append(one.is_behind)
+        may_redact.set()
+        assert await one.wait_until_recorded()
+        assert [*behind, one.is_behind] == [False, True, False]
+        one.record_end("response", 98)
+        one.record_close(99, "completed")
+        assert await one.wait_until_recorded()
+    assert TOKEN not in at.raw()
+
+
+async def test_a_fault_on_the_thread_lets_no_unredacted_byte_through(
+    directory: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(body: StreamedBody[Piece], pieces: Sequence[tuple[int, bytes]]) -> list[Piece]:
+        raise RuntimeError("no luck")
+
+    monkeypatch.setattr(StreamedBody, "feed_together", fail)
+    with desk(directory) as at:
+        await record_answer(at, [SLOW, SLOW, b"rest\n"])
+    (exchange,) = at.exchanges().values()
+
+    assert (exchange.outcome, exchange.is_truncated) == ("completed", True)
+    assert b"token=" not in at.raw()
+    assert "could not be redacted" in at.gaps()[0].reason
