@@ -21,7 +21,7 @@ from calls.redaction.redactor import RedactedHead, Redactor
 from calls.redaction.streams.streamed_body import StreamedBody, group_pieces, join_pieces
 from calls.redaction.streams.streamed_messages import RedactedMessage
 from proxy.recording.ordered_queue import OrderedQueue
-from proxy.recording.recorded_message import INLINE_FEED, RecordedMessage
+from proxy.recording.recorded_message import MIN_TIMED, RecordedMessage
 from proxy.recording.spool_outbox import Journal, SpoolOutbox
 from store.spool import SpoolError
 
@@ -164,8 +164,7 @@ class ExchangeRecording:
             message.recorded_bytes += size
             if len(pieces) == 1:
                 self._redact_pieces(message, pieces, data)
-                return
-            for group in group_pieces(pieces, INLINE_FEED):
+            for group in group_pieces(pieces, message.feed_size) if len(pieces) > 1 else ():
                 self._redact_pieces(message, group, join_pieces(group))
 
     def _redact_pieces(self, message: RecordedMessage, pieces: Sequence[tuple[int, bytes]], data: bytes) -> None:
@@ -175,7 +174,7 @@ class ExchangeRecording:
         body, size = message.body, len(data)
         if message.is_better_on_thread(size) and self._feed_on_thread(message, pieces, size):
             return
-        began = time.thread_time()
+        began = time.thread_time() if size >= MIN_TIMED else None
         if self._queue is None and body.try_pass(data):
             self._write_data([Data(self.id, at, message.side, data) for at, data in pieces])
         else:
@@ -183,7 +182,8 @@ class ExchangeRecording:
             if isinstance(body, StreamedBody) and not self._resize_reservation(message, body.waiting_size):
                 self._finish_body(message)
                 message.is_truncated = True
-        message.note_duration(time.thread_time() - began, size)
+        if began is not None:
+            message.note_duration(time.thread_time() - began, size)
 
     def _feed_on_thread(self, message: RecordedMessage, pieces: Sequence[tuple[int, bytes]], size: int) -> bool:
         """Have the thread redact pieces, in their turn. Return False if they have to be redacted here."""

@@ -18,6 +18,9 @@ FAST_FEED: Final = 16 << 10
 SLOW_FEED: Final = 0.005
 """Seconds for `INLINE_FEED` bytes, in which a slow body is redacted."""
 
+MIN_TIMED: Final = 1 << 10
+"""Fewer bytes are not timed: reading the clock takes as long as searching them."""
+
 MAX_SLOW: Final = 3
 """How often a body may be slow before the rest is redacted on the thread: once may be a collection of garbage."""
 
@@ -67,7 +70,12 @@ class RecordedMessage(msgspec.Struct, eq=False):
             return False
         if self.thread_bytes or self.is_slow or self.slow_count >= MAX_SLOW:
             return True
-        return size > (FAST_FEED if self.is_slow is False else INLINE_FEED)
+        return size > self.feed_size
+
+    @property
+    def feed_size(self) -> int:
+        """The number of bytes of a streamed body that may be redacted at once without the thread."""
+        return FAST_FEED if self.is_slow is False else INLINE_FEED
 
     def note_duration(self, seconds: float, size: int) -> None:
         """Note how long the redaction of so many bytes took, in seconds of the CPU."""
