@@ -198,8 +198,7 @@ def open_data_dir(root: Path) -> DataDir:
     """Open the data directory, creating it where it is missing. Raises DataDirError."""
     directory = DataDir(root.absolute())
     try:
-        # Started by root, Postgres runs as another user, who needs access to its directory.
-        directory.root.mkdir(parents=True, exist_ok=True, mode=0o711 if os.geteuid() == 0 else 0o700)
+        _make_root(directory.root)
         _check_version(directory.root / "version")
         for private in (directory.spools, directory.keys, directory.claims, directory.logs, directory.replays):
             private.mkdir(exist_ok=True, mode=0o700)
@@ -212,6 +211,15 @@ def open_data_dir(root: Path) -> DataDir:
             "choose another with --data DIR or PLAYHEAD_DATA"
         ) from error
     return directory
+
+
+def _make_root(root: Path) -> None:
+    missing = [one for one in (root, *root.parents) if not one.exists()]
+    root.mkdir(parents=True, exist_ok=True, mode=0o700)
+    if os.geteuid() == 0:
+        # Started by root, Postgres runs as another user, who needs access to its directory, whatever the umask.
+        for one in missing:
+            one.chmod(one.stat().st_mode | 0o011)
 
 
 def _check_version(path: Path) -> None:
