@@ -63,7 +63,7 @@ class BadBundle(ValueError):
     """The file is a damaged or incomplete bundle. `line` is the first that is wrong."""
 
     def __init__(self, line: int, why: str) -> None:
-        self.line = line
+        self.line, self.why = line, why
         self.problem = f"line {line} of the bundle is damaged: {why}"
         super().__init__(f"{self.problem}; export the run again")
 
@@ -72,7 +72,8 @@ class NotABundle(BadBundle):
     """The file is not a bundle."""
 
     def __init__(self) -> None:
-        self.line, self.problem = 1, "the file is not a Playhead bundle"
+        self.line = 1
+        self.why = self.problem = "the file is not a Playhead bundle"
         ValueError.__init__(self, f"{self.problem}; make one with: playhead export RUN -o FILE")
 
 

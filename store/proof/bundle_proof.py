@@ -157,7 +157,7 @@ def verify_bundle(lines: Iterable[bytes], keys: Collection[VerifierKey], roots: 
     try:
         reader.read(lines)
     except BadBundle as error:
-        check.add_finding("altered", f"line {error.line}", error.problem)
+        check.add_finding("altered", f"line {error.line}", f"the bundle is damaged here: {error.why}")
         return conclude(check, [])
     if reader.last is None or "proof" not in reader.last:
         raise NoProof

@@ -228,3 +228,4 @@ def test_a_verification_names_what_was_done_to_what(capsys: pytest.CaptureFixtur
         done = CliRunner().invoke(verify_command, [str(plain), "--data", str(tmp_path / "d"), *arguments])
         assert done.exit_code != 0
         assert why in (done.output + str(done.exception))
+        assert (done.exit_code == 3) == (why == "has no proof")

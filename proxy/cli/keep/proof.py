@@ -18,8 +18,9 @@ from proxy.processes.store_client import Api, NotFound, incomplete_reason, path_
 from proxy.terminal.text import count_text, printable
 from store.datadir import DataDir
 from store.proof.bundle_proof import NoProof, verify_bundle
+from store.proof.run_check import RunCheck
 from store.proof.signing_keys import find_log_keys, rotate_signing_key
-from store.proof.verification import verification_shape
+from store.proof.verification import conclude, verification_shape
 
 EXIT_CODES = {"verified": 0, "failed": 1, "unproven": 3}
 SEVERITY: Final = ("verified", "unproven", "failed")
@@ -161,9 +162,9 @@ def _verify_lines(lines: Iterable[bytes], name: str, trust: _Trust) -> dict[str,
     try:
         return verification_shape(name, verify_bundle(lines, trust.keys, trust.roots))
     except NoProof:
-        raise Failure(
-            f"{name} has no proof: it was exported with --no-proof, written by a test suite, or recorded by an earlier Playhead"
-        ) from None
+        why = "it was exported with --no-proof, written by a test suite, or recorded by an earlier Playhead"
+        click.echo(f"playhead: {printable(name)} has no proof: {why}", err=True)
+        return verification_shape(name, conclude(RunCheck(), []))
 
 
 def _own_keys(**flags: Any) -> list[VerifierKey]:
@@ -287,7 +288,7 @@ def _summary(verification: dict[str, Any]) -> str:
             why = (
                 f"{verification['unproven']:,} of its exchanges and gaps have no record"
                 if verification["unproven"]
-                else "nothing, or not everything, is sealed yet"
+                else "nothing, or not everything, is sealed"
             )
             return f"unproven; {why}"
 
