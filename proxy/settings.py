@@ -214,6 +214,11 @@ class Settings:
         False,
         description="also replace card numbers, IBANs, e-mail addresses and telephone numbers, in recording and replay",
     )
+    keep_token_claims: bool = setting(
+        read_flag,
+        False,
+        description="of signed JSON web tokens in answers, replace only the signature, for clients that decode them in a replay",
+    )
     redact_names: tuple[str, ...] = setting(
         with_checks(list_of(read_text), _check_names),
         (),

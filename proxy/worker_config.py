@@ -74,6 +74,7 @@ class WorkerConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
     allow_private: bool = False
     profiles_toml: str | None = None
     redact_personal_data: bool = False
+    keep_token_claims: bool = False
     redact_names: tuple[str, ...] = ()
     spooled: bool = True
     """Whether the worker has a spool. One that only replays records nothing."""

@@ -129,15 +129,18 @@ class Redactor:
         *,
         personal_data: bool = False,
         names: tuple[str, ...] = (),
+        keep_token_claims: bool = False,
     ) -> None:
-        """`names` are names of people (`calls.redaction.rules.personal_names`)."""
+        """`names` are names of people (`calls.redaction.rules.personal_names`). `keep_token_claims`: of signed web tokens in answers
+        only the signature is replaced (`calls.redaction.web_tokens`).
+        """
         if not key:
             raise ValueError("redaction needs a key: without one, secrets could be guessed from their placeholders")
         self._rules = rules or RedactionRules()
         self._key = key
         personal = (*(PERSONAL_DATA if personal_data else ()), *rules_for_names(names))
         self._table = _compile_table((*self._rules.credentials, *personal))
-        self._answer_table = AnswerRuleTable(self._table)
+        self._answer_table = AnswerRuleTable(self._table) if keep_token_claims else self._table
         self._kept_headers = (
             self._rules.kept_headers | (profiles.key_headers if profiles else frozenset())
         ) - redact_head.CREDENTIALS.keys()
@@ -315,7 +318,7 @@ class Redactor:
     def new_body_redactor(
         self, content_type: str | None = None, content_encoding: str | None = None, *, is_answer: bool = False
     ) -> BodyRedactor:
-        """Create the redactor for one body. `is_answer`: a client may read it in a replay, so web tokens keep their claims."""
+        """Create the redactor for one body. `is_answer`: a client may read it in a replay, so web tokens may keep their claims."""
         table = self._answer_table if is_answer else self._table
         return create_body_redactor(table, self._key, content_type, content_encoding, self._declared_secrets)
 

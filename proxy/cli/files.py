@@ -246,7 +246,13 @@ def _load_redactor(flags: Mapping[str, Any]) -> tuple[Redactor, Profiles]:
         key = open_data_dir(found.data).redaction_key()
     except DataDirError as error:
         raise Failure(str(error)) from error
-    redactor = Redactor(key=key, profiles=profiles, personal_data=found.redact_personal_data, names=found.redact_names)
+    redactor = Redactor(
+        key=key,
+        profiles=profiles,
+        personal_data=found.redact_personal_data,
+        names=found.redact_names,
+        keep_token_claims=found.keep_token_claims,
+    )
     return redactor, profiles
 
 

@@ -522,6 +522,7 @@ class CommandProcesses:
             allow_private=s.allow_private,
             profiles_toml=self.profiles_toml(),
             redact_personal_data=s.redact_personal_data,
+            keep_token_claims=s.keep_token_claims,
             redact_names=tuple(s.redact_names),
             replay=tuple(s.replay),
         )

@@ -24,6 +24,7 @@ WORKER_SETTINGS: Final = (
         "upstream_ca",
         "redact_personal_data",
         "redact_names",
+        "keep_token_claims",
     ),
     *("connect_ports", "allow_private", "upstreams", "modes", "allowed_hosts", "tunnel"),
 )

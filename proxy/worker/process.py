@@ -129,6 +129,7 @@ async def _build_parts(config: WorkerConfig, data: DataDir, spool: Spool | None,
         profiles=profiles,
         personal_data=config.redact_personal_data,
         names=config.redact_names,
+        keep_token_claims=config.keep_token_claims,
     )
     is_recording = spool is not None and bool({"record", "auto"} & _configured_modes(config))
     recorder = _build_recorder(config, spool, redactor) if spool and is_recording else None

@@ -1,4 +1,4 @@
-"""A web token in an answer keeps its claims, which a client reads in a replay, and loses its signature."""
+"""With `keep_token_claims`, a web token in an answer keeps its claims, which a client reads in a replay, and loses its signature."""
 
 import base64
 import gzip
@@ -23,6 +23,7 @@ CLAIMS = {
     "exp": 1_800_000_000,
     "scp": "a b",
 }
+KEEPER = Redactor(key=KEY, keep_token_claims=True)
 SIGNATURE = base64.urlsafe_b64encode(bytes(range(200, 232)) * 2).rstrip(b"=").decode()
 
 
@@ -36,7 +37,7 @@ def token(claims: object = CLAIMS, signature: str = SIGNATURE, **header: object)
 
 def replayed_token(value: str, name: str = "id_token", media: str = JSON_TYPE, end: str = "") -> str:
     """What a replay serves of a token in an answer."""
-    answer = REDACTOR.redact_body((json.dumps({name: value}) + end).encode(), media, is_answer=True)[0]
+    answer = KEEPER.redact_body((json.dumps({name: value}) + end).encode(), media, is_answer=True)[0]
     return str(json.loads(answer)[name])
 
 
@@ -78,9 +79,18 @@ def test_secrets_among_the_claims_are_replaced() -> None:
     assert "u-17" in text
 
 
+def test_without_the_setting_nothing_of_a_token_stays() -> None:
+    body = json.dumps({"id_token": token()}).encode()
+    new = json.loads(REDACTOR.redact_body(body, JSON_TYPE, is_answer=True)[0])["id_token"]
+
+    assert new.startswith("PLAYHEAD_")
+    assert len(new) == len(token())
+    assert is_placeholder(new.encode())
+
+
 def test_personal_data_among_the_claims_is_replaced_where_the_setting_says_so() -> None:
     body = json.dumps({"id_token": token({**CLAIMS, "email": "ada@example.com"})}).encode()
-    new = Redactor(key=KEY, personal_data=True).redact_body(body, JSON_TYPE, is_answer=True)[0]
+    new = Redactor(key=KEY, personal_data=True, keep_token_claims=True).redact_body(body, JSON_TYPE, is_answer=True)[0]
 
     found = jwt.decode(json.loads(new)["id_token"], options={"verify_signature": False})
 
@@ -111,7 +121,7 @@ def test_other_tokens_are_replaced_as_a_whole(whole: str) -> None:
 
 def test_tokens_of_requests_are_replaced_as_a_whole() -> None:
     for _, headers, data in requests_with("access_token", token()):
-        new = REDACTOR.redact_body(data, dict(headers).get("content-type"))[0]
+        new = KEEPER.redact_body(data, dict(headers).get("content-type"))[0]
         assert b"eyJ" not in new
 
 
@@ -139,7 +149,7 @@ def test_a_placeholder_passes_unchanged() -> None:
     for end in ("", "\n"):
         body = (json.dumps({"id_token": replayed_token(token()), "n": 1}) + end).encode()
         for is_answer in (False, True):
-            assert REDACTOR.redact_body(body, JSON_TYPE, is_answer=is_answer) == (body, 0, False)
+            assert KEEPER.redact_body(body, JSON_TYPE, is_answer=is_answer) == (body, 0, False)
     assert is_placeholder(replayed_token(token()).encode())
     assert number_placeholders(f"a {replayed_token(token())} b") == "a PLAYHEAD:1 b"
 
@@ -147,11 +157,11 @@ def test_a_placeholder_passes_unchanged() -> None:
 @pytest.mark.parametrize("media", [JSON_TYPE, "text/event-stream", "application/x-ndjson", "text/plain"])
 def test_where_the_network_cuts_the_answer_does_not_matter(media: str) -> None:
     data = f"data: {json.dumps({'id_token': token(), 'n': 1})}\n\n".encode()
-    whole = REDACTOR.redact_body(data, media, is_answer=True)[0]
+    whole = KEEPER.redact_body(data, media, is_answer=True)[0]
     assert SIGNATURE.encode() not in whole
     assert whole.count(b".PLAYHEAD_") == 1
     for at in range(len(data)):
-        body = REDACTOR.new_body_redactor(media, is_answer=True)
+        body = KEEPER.new_body_redactor(media, is_answer=True)
         pieces = [*body.feed(data[:at], 0), *body.feed(data[at:], 1), *body.finish()]
         assert b"".join(piece.data for piece in pieces) == whole, at
 
@@ -161,18 +171,18 @@ def test_a_token_that_a_model_spells_out_is_replaced_as_a_whole() -> None:
     events = [{"choices": [{"index": 0, "delta": {"content": text[at : at + 7]}}]} for at in range(0, len(text), 7)]
     data = "".join(f"data: {json.dumps(event)}\n\n" for event in events).encode()
 
-    new = REDACTOR.redact_body(data, "text/event-stream", is_answer=True)[0]
+    new = KEEPER.redact_body(data, "text/event-stream", is_answer=True)[0]
 
     told = "".join(json.loads(line[6:])["choices"][0]["delta"]["content"] for line in new.decode().splitlines() if line)
     assert told.startswith("It is PLAYHEAD_T")
     assert "eyJ" not in told
-    assert REDACTOR.redact_body(new, "text/event-stream", is_answer=True) == (new, 0, False)
+    assert KEEPER.redact_body(new, "text/event-stream", is_answer=True) == (new, 0, False)
 
 
 def test_compressed_answers_keep_the_claims_too() -> None:
     data = gzip.compress(json.dumps({"id_token": token()}).encode())
 
-    new = json.loads(gzip.decompress(REDACTOR.redact_body(data, JSON_TYPE, "gzip", is_answer=True)[0]))
+    new = json.loads(gzip.decompress(KEEPER.redact_body(data, JSON_TYPE, "gzip", is_answer=True)[0]))
 
     assert jwt.decode(new["id_token"], options={"verify_signature": False}) == CLAIMS
     assert SIGNATURE not in new["id_token"]

@@ -49,6 +49,7 @@ def store_server(found: Settings) -> dict[str, Any]:
         ("body_limit = 10\n", "body_limit = 10\n", []),
         ("body_limit = 10\n", "", ["body_limit"]),
         ("redact_personal_data = true\n", "", ["redact_personal_data"]),
+        ("keep_token_claims = true\n", "", ["keep_token_claims"]),
         ("redact_personal_data = false\n", "redact_personal_data = true\n", ["redact_personal_data"]),
         ('redact_names = ["Ada Lovelace"]\n', "", ["redact_names"]),
         ('redact_names = ["Ada Lovelace"]\n', 'redact_names = ["Ada Lovelace"]\n', []),
