@@ -226,7 +226,7 @@ class Captive:
         return {
             "binds": [*binds, *capture.binds],
             "own": listening.own_addresses(),
-            "host_ports": sorted(pair for pair in listening.host_ports() if pair[1] not in services),
+            "host_ports": sorted(one for one in listening.host_ports() if one[2] not in services),
             "services": list(capture.services),
             "port": random.choice(REDIRECT_PORTS),  # noqa: S311 - no secret
             "ports": PORTS_WITHOUT_REDIRECT,

@@ -22,8 +22,12 @@ _LOCAL_ATTRIBUTE: Final = 2
 _ADDRESS_ATTRIBUTE: Final = 1
 
 
-type FamilyPort = tuple[int, int]
-"""An address family, and a port on which something listens in it."""
+type HostPort = tuple[int, str, int]
+"""An address family, an address of it ("": every one) and a port on which something listens there."""
+
+_WILDCARDS: Final = ("0.0.0.0", "::")  # noqa: S104 - compared, not bound
+_MAPPED: Final = "::ffff:"
+"""How the address of an IPv6 socket begins that is bound to one IPv4 address."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,14 +40,15 @@ class ListeningSocket:
     is_dual: bool = False
     """Whether it listens for IPv4, too, though it is a socket of IPv6."""
 
-    def family_ports(self) -> Iterator[FamilyPort]:
-        """Yield the port with each family in which it accepts connections."""
-        if self.family == socket.AF_INET6 and self.address.startswith("::ffff:"):
-            yield int(socket.AF_INET), self.port
+    def host_ports(self) -> Iterator[HostPort]:
+        """Yield the port with each family in which it accepts connections, and the address at which it does."""
+        if self.family == socket.AF_INET6 and self.address.startswith(_MAPPED):
+            address = self.address.removeprefix(_MAPPED)
+            yield int(socket.AF_INET), "" if address in _WILDCARDS else address, self.port
             return
-        yield self.family, self.port
+        yield self.family, "" if self.address in _WILDCARDS else self.address, self.port
         if self.is_dual:
-            yield int(socket.AF_INET), self.port
+            yield int(socket.AF_INET), "", self.port
 
 
 def listening_sockets(diagnostics: socket.socket) -> set[ListeningSocket]:
@@ -60,10 +65,10 @@ def listening_sockets(diagnostics: socket.socket) -> set[ListeningSocket]:
     return found
 
 
-def host_ports() -> set[FamilyPort]:
-    """Return the ports on which programs listen in the namespace of this process, by family."""
+def host_ports() -> set[HostPort]:
+    """Return the ports on which programs listen in the namespace of this process, with family and address."""
     with netlink.open_socket(SOCK_DIAG) as diagnostics:
-        return {pair for one in listening_sockets(diagnostics) for pair in one.family_ports()}
+        return {port for one in listening_sockets(diagnostics) for port in one.host_ports()}
 
 
 def own_addresses() -> list[str]:

@@ -10,7 +10,7 @@ from collections.abc import Awaitable, Callable, Collection
 from typing import Any, Final, Self
 
 from proxy.capture.namespace import addresses, channel, listening, netlink
-from proxy.capture.namespace.listening import FamilyPort, ListeningSocket
+from proxy.capture.namespace.listening import HostPort, ListeningSocket
 
 POLL_INTERVAL: Final = 0.05
 """Seconds between two polls of the listening sockets inside."""
@@ -40,7 +40,7 @@ class Mirror:
         helper: socket.socket,
         diagnostics: socket.socket,
         own_ports: Collection[int],
-        host_ports: Collection[FamilyPort] | None,
+        host_ports: Collection[HostPort] | None,
         recorded_ports: Collection[int] = (),
     ) -> None:
         helper.settimeout(HELPER_TIMEOUT)
@@ -53,7 +53,7 @@ class Mirror:
         self._known_ports = frozenset(host_ports or ())
         # The client of a replay may try either family first.
         self._recorded_ports = frozenset(
-            (int(family), port) for family in (socket.AF_INET, socket.AF_INET6) for port in recorded_ports
+            (int(family), "", port) for family in (socket.AF_INET, socket.AF_INET6) for port in recorded_ports
         )
         self._servers: dict[ListeningSocket, asyncio.Server | None] = {}
         self._services: list[asyncio.Server] = []
@@ -92,7 +92,7 @@ class Mirror:
                         one for one in listening.listening_sockets(self._diagnostics) if one.port not in self._own_ports
                     }
                     self._close_servers(inside)
-                    is_shared = not {port for _, port in self._known_ports}.isdisjoint(one.port for one in inside)
+                    is_shared = not {port for _, _, port in self._known_ports}.isdisjoint(one.port for one in inside)
                     if self._follows_host and (is_shared or polls % HOST_POLL_EVERY == 0):
                         # Before the host may connect: what is relayed inside would be redirected to the host's own service.
                         await self._send_host_ports(host, inside)
@@ -126,9 +126,9 @@ class Mirror:
 
     async def _send_host_ports(self, host: socket.socket, inside: set[ListeningSocket]) -> None:
         """Send the host's ports to the packet rules, except those on which the command listens itself."""
-        on_host = {pair for one in listening.listening_sockets(host) for pair in one.family_ports()}
+        on_host = {port for one in listening.listening_sockets(host) for port in one.host_ports()}
         left_out = {one.port for one in inside} | self._own_ports
-        ports = frozenset(pair for pair in self._recorded_ports | on_host if pair[1] not in left_out)
+        ports = frozenset(one for one in self._recorded_ports | on_host if one[2] not in left_out)
         added, removed = ports - self._known_ports, self._known_ports - ports
         if added or removed:
             await self._ask_helper({"added": sorted(added), "removed": sorted(removed)})

@@ -209,6 +209,41 @@ async def test_a_service_of_the_host_arrives_and_a_port_of_nobody_is_refused(ben
     assert [port for _, port in bench.receiver.destinations] == [port, port, single]
 
 
+async def test_a_service_of_one_address_of_the_host_arrives_at_this_address_alone(bench: Bench) -> None:
+    ask = """
+import socket, sys
+for place in sys.argv[1:]:
+    host, _, port = place.rpartition(":")
+    try:
+        with socket.create_connection((host.strip("[]"), int(port)), 10) as connection:
+            print(connection.recv(100).decode())
+    except ConnectionRefusedError:
+        print("refused")
+"""
+    mapped = socket.socket(socket.AF_INET6)
+    mapped.bind(("::ffff:127.0.0.3", 0))
+    mapped.listen()
+    with (
+        socket.create_server(("127.0.0.1", 0)) as first,
+        socket.create_server(("127.0.0.2", 0)) as second,
+        socket.create_server(("::1", 0), family=socket.AF_INET6) as third,
+        socket.create_server(("0.0.0.0", 0)) as every,
+        mapped,
+    ):
+        ports = [service.getsockname()[1] for service in (first, second, third, mapped, every)]
+        hosts = ("127.0.0.1", "127.0.0.2", "127.0.0.3", "[::1]")
+        said = await bench.python(ask, *(f"{host}:{port}" for port in ports for host in hosts))
+    found = [line == "refused" for line in said.splitlines()]
+    assert [found[start : start + 4] for start in range(0, 20, 4)] == [
+        [False, True, True, True],
+        [True, False, True, True],
+        [True, True, True, False],
+        [True, True, False, True],
+        [False, False, False, True],
+    ], said
+    assert len(bench.receiver.destinations) == 7
+
+
 async def test_a_service_that_the_host_starts_later_arrives(bench: Bench) -> None:
     wait = """
 import socket, sys, time
