@@ -3,6 +3,7 @@
 replays            choose the recording that answers a request
 recording          a recorded run, keyed and indexed
 script             choose the recorded exchange that answers a request
+incoming_request   a request to a replay
 session            one replay: its position in a recording, its counts and its report
 answer             the answer that a wire engine sends
 duplex             calls that are answered before their request ends

@@ -8,7 +8,7 @@ import msgspec
 from calls.model import Json
 from calls.overrides.overrides import Override
 from replay.forks.hooks import EditHook, MissHook
-from replay.misses import explain
+from replay.incoming_request import RepairAdvice
 from replay.pacing import INSTANT, Pace
 from replay.script import Policy
 
@@ -54,5 +54,5 @@ class ReplayOptions(msgspec.Struct, frozen=True, kw_only=True):
     page: str | None = None
     """The address of the store server's web page about the misses of this replay, if one has it."""
 
-    repair_advice: explain.RepairAdvice | None = None
+    repair_advice: RepairAdvice | None = None
     """Fixes to suggest for a miss instead of `playhead` commands."""

@@ -23,8 +23,8 @@ from replay.answer import Answer, Duplex, MatchTier, source_header
 from replay.duplex import DuplexReplay, UnrecordedCall, is_grpc
 from replay.effects import EffectsReplay
 from replay.forks.hooks import HookAnswer
+from replay.incoming_request import IncomingRequest
 from replay.misses import explain, miss
-from replay.misses.explain import IncomingRequest
 from replay.misses.miss import Miss
 from replay.pacing import INSTANT
 from replay.recording import Recording

@@ -21,7 +21,7 @@ from calls.route import route_request
 from calls.side_effects import SideEffectPolicy
 from replay.answer import Answer, source_header
 from replay.forks.hooks import HookAnswer
-from replay.misses.explain import IncomingRequest
+from replay.incoming_request import IncomingRequest
 from replay.overrides.prepare import OverrideEditor, prepare_overrides
 from replay.playback import is_websocket
 from replay.recording import build_recording

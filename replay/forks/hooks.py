@@ -10,7 +10,7 @@ import msgspec
 
 from calls.model import Exchange, Json
 from replay.answer import Answer
-from replay.misses.explain import IncomingRequest
+from replay.incoming_request import IncomingRequest
 from replay.pacing import Pace
 from replay.script import RecordedExchange, ScriptMatch
 

@@ -5,7 +5,6 @@ from collections.abc import Iterable, Sequence
 from shlex import quote
 from urllib.parse import urlsplit
 
-import msgspec
 from msgspec.structs import replace
 
 from calls.codec.json import dumps
@@ -15,6 +14,7 @@ from calls.model import Json, Request
 from calls.placeholder import MIN_SIZE, number_placeholders
 from calls.route import route_request
 from calls.websocket_messages import opening_request
+from replay.incoming_request import IncomingRequest
 from replay.misses.candidates import excerpt_request, similar_calls
 from replay.misses.miss import Miss, NearestCall, Reason
 from replay.misses.nearest import unsent_bytes
@@ -22,11 +22,9 @@ from replay.recording import Recording
 from replay.script import RecordedExchange
 from store.active_profiles import load_profiles
 
-_MAX_URL = 200
 _MAX_VALUE = 80
 _DIFFERENCES_IN_SENTENCE = 3
 
-_RECORD_AGAIN = "record the run again: playhead record -- CMD"
 _RESTORE_RULES = (
     "if [[profile]] in playhead.toml was changed since, undo that; a new version of Playhead may have other rules, too"
 )
@@ -40,55 +38,6 @@ _NAME_A_RUN = (
     "name a recorded run in the proxy's credentials (http://RUN:TOKEN@host:port) or in X-Playhead-Run "
     "(`playhead ls` lists them), or let Playhead do it: playhead replay RUN -- CMD"
 )
-
-
-class RepairAdvice(msgspec.Struct, frozen=True, kw_only=True):
-    """Fixes to suggest when the replay was not started by `playhead replay`."""
-
-    record_again: str = _RECORD_AGAIN
-    record_new: str | None = None
-    is_shared: bool = False
-    """True if other tests use the recording as well: recording it again might lose their calls, so `record_new` comes first."""
-
-
-class IncomingRequest(msgspec.Struct, kw_only=True):  # not frozen: see replay/answer.py
-    """A request to a replay."""
-
-    request: Request
-    number: int
-    """The place among the requests of the replay, from 1."""
-
-    replay: str
-    run: str
-    actor: str | None = None
-    recording_name: str | None = None
-    """The recording as named by whoever started the replay: a run, or the path of a bundle."""
-
-    goes_live: bool = False
-    """True if the request goes live when it was not recorded."""
-
-    repair_advice: RepairAdvice | None = None
-    fork_step: int | None = None
-    """The last step that a fork should answer from the record, if an earlier answer of this replay was edited."""
-
-    page: str | None = None
-    """The address of the web page about the misses of this replay."""
-
-    @property
-    def miss_page(self) -> str | None:
-        """The address of the web page about the miss of this request."""
-        return self.page and f"{self.page}{'&' if '?' in self.page else '?'}request={self.number}"
-
-    @property
-    def record_again(self) -> str:
-        """The suggestion to record the run again."""
-        return self.repair_advice.record_again if self.repair_advice else _RECORD_AGAIN
-
-    @property
-    def description(self) -> str:
-        """Method and URL, short enough for a sentence."""
-        url = self.request.url
-        return f"{self.request.method} {url if len(url) <= _MAX_URL else url[:_MAX_URL] + '…'}"
 
 
 def unmatched_miss(

@@ -24,7 +24,7 @@ from calls.overrides.overrides import Fault, Override, OverrideMatch, WholeAnswe
 from replay import playback
 from replay.answer import Answer, source_header
 from replay.forks.hooks import HookAnswer
-from replay.misses.explain import IncomingRequest
+from replay.incoming_request import IncomingRequest
 from replay.overrides import apply as edits
 from replay.overrides import faults
 from replay.overrides.apply import CannotEdit

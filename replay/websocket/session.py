@@ -21,8 +21,8 @@ from calls.redaction.redactor import Redactor
 from calls.websocket_messages import message_value, opening_request
 from replay import playback
 from replay.answer import Answer, Dialogue, Frame
+from replay.incoming_request import IncomingRequest
 from replay.misses import explain
-from replay.misses.explain import IncomingRequest
 from replay.misses.miss import Miss, NearestCall
 from replay.misses.nearest import DIFFERENCES_LISTED
 from replay.pacing import Pace

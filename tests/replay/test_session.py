@@ -14,7 +14,7 @@ from calls.keys.profile_toml import parse_profiles
 from calls.model import Exchange, Json, Request
 from replay.answer import Answer, source_header
 from replay.forks.hooks import HookAnswer
-from replay.misses.explain import IncomingRequest
+from replay.incoming_request import IncomingRequest
 from replay.pacing import RECORDED, Pace
 from replay.recording import build_recording
 from replay.replay_options import ReplayOptions
