@@ -45,6 +45,15 @@ class Piece(msgspec.Struct):
     ready_data: Callable[[], bytes | None] | None = None
     """Returns the bytes to send instead of `data`, or None while the piece has to wait longer than its time."""
 
+    latest: int | None = None
+    """When the piece is sent even if it is not ready; None if it waits as long as the client does."""
+
+    def sendable_data(self, now: int) -> bytes | None:
+        """Return the bytes to send now; None if the piece has to wait."""
+        if self.ready_data is None or (self.latest is not None and now >= self.latest):
+            return self.data
+        return self.ready_data()
+
 
 class Frame(msgspec.Struct, frozen=True, kw_only=True):
     """A message for the client of a WebSocket, or an action on its connection."""

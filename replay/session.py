@@ -36,6 +36,7 @@ from replay.report import REPORT_LISTED, Tally, build_report, interrupted_report
 from replay.script import Position, RecordedExchange, Script, ScriptMatch, session_place
 from replay.websocket import session as sockets
 from replay.websocket.mcp_sse_stream import McpSseStream
+from replay.websocket.mcp_stream_order import McpStreamOrder, find_stream_order
 from replay.websocket.timeline import Break
 
 _HEAVY = 256 << 10
@@ -71,8 +72,8 @@ class Session:
     _script: Script = field(init=False)
     _websockets: sockets.OpenWebsockets = field(init=False)
     _request_count: int = field(init=False, default=0)
-    _streams: WeakSet[McpSseStream] = field(init=False, default_factory=WeakSet)
-    """Open streams of MCP's older transport. References are weak, because a stream is not told when its client leaves."""
+    _streams: WeakSet[McpSseStream | McpStreamOrder] = field(init=False, default_factory=WeakSet)
+    """Open streams of MCP that wait for requests. References are weak, because a stream is not told when its client leaves."""
 
     _has_streamed: bool = field(init=False, default=False)
     """True if `_streams` ever had a member."""
@@ -310,10 +311,6 @@ class Session:
         return (await _run_off_loop(request, partial(make_key, request, self.recording.profiles))).key
 
     async def _answer_match(self, incoming: IncomingRequest, match: ScriptMatch) -> Answer | None:
-        if self._has_streamed:
-            for stream in self._streams:
-                if stream.url == incoming.request.url:
-                    stream.note_post(match.recorded.step, incoming.request)
         if match.recorded.is_heavy:
             await asyncio.to_thread(getattr, match.recorded, "exchange")
         if playback.is_websocket(match.recorded.exchange) and not match.recorded.unreplayable_reason:
@@ -388,6 +385,9 @@ class Session:
     def _served_answer(self, incoming: IncomingRequest, match: ScriptMatch, fit: AdaptedAnswer) -> Answer | None:
         """Answer from the recording, unless the answer is edited or incomplete."""
         recorded = match.recorded
+        if self._has_streamed:
+            for open_stream in self._streams:
+                open_stream.note_request(recorded.step, incoming.request)
         if (edited := self._edited_answer(incoming, recorded, fit.exchange)) is not None:
             return edited
         if recorded.unreplayable_reason:
@@ -399,23 +399,26 @@ class Session:
         if self.options.lists_answers:
             self._tally.answered_by.append(recorded.id)
         header = source_header("replayed", run=incoming.run, step=recorded.step, match=tier, reframed=fit.is_reframed)
-        stream = self._mcp_stream(fit.exchange)
+        stream = self._mcp_stream(recorded, fit.exchange)
         answer_waiting_client = partial(self._miss_of_waiting_client, incoming, recorded, tier)
         note_client_left = partial(self._note_client_left, incoming, recorded, tier, fit.exchange)
+        may_be_left = stream is not None and stream.may_be_left
         answer = playback.recorded_answer(
             fit.exchange,
             self.options.pace,
             header,
             answer_waiting_client=answer_waiting_client,
-            note_client_left=note_client_left,
+            note_client_left=None if may_be_left else note_client_left,
         )
         return answer if stream is None else dataclasses.replace(answer, pieces=tuple(stream.pieces(self.options.pace)))
 
-    def _mcp_stream(self, exchange: Exchange) -> McpSseStream | None:
-        """Open a stream of MCP's older transport, if the exchange is one."""
-        if not is_old_transport(exchange):
+    def _mcp_stream(self, recorded: RecordedExchange, exchange: Exchange) -> McpSseStream | McpStreamOrder | None:
+        """Open a stream of MCP, if the exchange is one that waits for requests."""
+        entries = self.recording.index.entries
+        is_old = is_old_transport(exchange)
+        stream = McpSseStream(exchange, entries) if is_old else find_stream_order(recorded, exchange, entries)
+        if stream is None:
             return None
-        stream = McpSseStream(exchange, self.recording.index.entries)
         self._streams.add(stream)
         self._has_streamed = True
         return stream

@@ -272,7 +272,8 @@ class ReplayedExchange(LaneExchange):
 
     def _send_when_ready(self, answer: Answer, piece: Piece, since: int | None = None) -> None:
         """Send a piece if it is ready, else check again later."""
-        data = piece.data if piece.ready_data is None else piece.ready_data()
+        now = time.monotonic_ns() - self._answer_started_at
+        data = piece.sendable_data(now)
         self._is_piece_awaited = data is None
         if data is not None:
             self._sent_bytes += len(data)
@@ -280,7 +281,6 @@ class ReplayedExchange(LaneExchange):
                 self._buffer_piece(answer, data)
             return
         self._note_client_left = answer.note_client_left
-        now = time.monotonic_ns() - self._answer_started_at
         since = now if since is None else since
         self._plan.appendleft((now + recheck_delay(now - since), partial(self._send_when_ready, answer, piece, since)))
 

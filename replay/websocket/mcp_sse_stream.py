@@ -20,6 +20,9 @@ from replay.script import RecordedExchange
 class McpSseStream:
     """The replay of one event stream."""
 
+    may_be_left = False
+    """Whether the client may leave before the end without a miss."""
+
     def __init__(self, exchange: Exchange, entries: Sequence[RecordedExchange]) -> None:
         assert exchange.response is not None
         self.url = announced_endpoint(exchange)
@@ -35,8 +38,8 @@ class McpSseStream:
         self._posted_messages: dict[int, Json] = {}
         self._waiting: list[tuple[bytes, int | None]] = []
 
-    def note_post(self, step: int, request: Request) -> None:
-        """Note that the request of a recorded POST was sent again."""
+    def note_request(self, step: int, request: Request) -> None:
+        """Note that the request of this step was sent again."""
         if step in self._recorded_messages:
             self._posted_messages[step] = _request_message(request)
 
@@ -50,7 +53,7 @@ class McpSseStream:
 
     def _awaited_step(self, event: bytes, sent_at: int) -> int | None:
         """The step whose request must come before the event; None if there is none."""
-        ids = [message.get("id") for message in _event_messages(event) if is_answer(message)]
+        ids = [message.get("id") for message in event_messages(event) if is_answer(message)]
         answers = (
             step for step, message in self._recorded_messages.items() if any(_is_request(message, one) for one in ids)
         )
@@ -83,7 +86,8 @@ def _is_request(message: Json, id: Json) -> bool:  # noqa: A002 - what it is
     )
 
 
-def _event_messages(event: bytes) -> list[dict[str, Json]]:
+def event_messages(event: bytes) -> list[dict[str, Json]]:
+    """Return the messages in one event; none if it is no JSON."""
     data = b"".join(line[5:] for line in event.splitlines() if line.startswith(b"data:"))
     try:
         return [dict(message) for message in split_messages(parse_json_leniently(data))]

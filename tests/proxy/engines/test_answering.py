@@ -6,6 +6,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterable
+from dataclasses import replace
 from pathlib import Path
 
 import httpx
@@ -160,6 +161,15 @@ async def test_pieces_come_at_their_times(tmp_path: Path) -> None:
     for number, at in enumerate(times):
         assert number * 0.15 - 0.05 <= at
     assert time.monotonic() - began >= 0.4
+
+
+async def test_a_piece_that_never_gets_ready_is_sent_at_its_latest_time(tmp_path: Path) -> None:
+    pieces = (Piece(0, b"a"), Piece(0, b"b", lambda: None, latest=50_000_000))
+    async with open_worker(tmp_path, answerer=ScriptedAnswerer(replace(_pieces(), pieces=pieces))) as worker:
+        reader, writer = await _plain(worker)
+        async with asyncio.timeout(30):
+            assert (await reader.readuntil(b"0\r\n\r\n")).endswith(b"1\r\na\r\n1\r\nb\r\n0\r\n\r\n")
+        writer.close()
 
 
 async def test_trailers_are_answered(tmp_path: Path) -> None:
