@@ -6,6 +6,7 @@ commands take to run.
 
 import dataclasses
 import re
+import socket
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, Final, overload
@@ -13,7 +14,18 @@ from typing import Any, Final, overload
 type Reader[T] = Callable[[object], T]
 
 _MASK: Final = "**********"
+LONGEST_PATH: Final = 4095
+"""Bytes that a path of Linux may have."""
+
+MOST_BYTES: Final = 1 << 50
+"""What a size may be. Larger ones overflow where the kernel or Postgres is given a limit that follows from them."""
+
+_SHOWN: Final = 100
+"""Characters of a wrong value that a message repeats."""
+
 _NUMBER: Final = re.compile(r"\s*[+-]?[0-9]{1,30}\s*")
+_HOST: Final = re.compile(r"(\*\.)?[\w-]+(\.[\w-]+)*\.?")
+LAST_PORT: Final = 65535
 _TRUE: Final = frozenset({"1", "on", "t", "true", "y", "yes"})
 _FALSE: Final = frozenset({"0", "off", "f", "false", "n", "no"})
 
@@ -26,10 +38,6 @@ class InvalidValue(ValueError):
         self.reason = reason
         self.where = where
         self.kind = kind
-
-    def below(self, name: str) -> "InvalidValue":
-        """Return the same for a value inside of `name`."""
-        return InvalidValue(self.reason, where=(name, *self.where), kind=self.kind)
 
 
 UNKNOWN_NAME: Final = "unknown name"
@@ -91,7 +99,7 @@ def read_fields(kind: type[Any], values: Mapping[str, object]) -> dict[str, Any]
     found = {}
     for name, field in fields.items():
         if name in values:
-            found[name] = _read_below(name, field.metadata["read"], values[name])
+            found[name] = read_value(name, field.metadata["read"], values[name])
         elif field.default is dataclasses.MISSING and field.default_factory is dataclasses.MISSING:
             raise InvalidValue("Field required", where=(name,))
     for name in values:
@@ -100,13 +108,21 @@ def read_fields(kind: type[Any], values: Mapping[str, object]) -> dict[str, Any]
     return found
 
 
-def _read_below(name: str, read: Reader[Any], value: object) -> Any:
+def read_value[T](name: str, read: Reader[T], value: object) -> T:
+    """Read the value of the setting or member `name`. Raises InvalidValue."""
     try:
         return read(value)
     except InvalidValue as error:
-        raise error.below(name) from error
+        reason, where, kind = error.reason, error.where, error.kind
+        raise InvalidValue(_with_short_value(reason, value), where=(name, *where), kind=kind) from error
     except ValueError as error:
-        raise InvalidValue(str(error), where=(name,)) from error
+        raise InvalidValue(_with_short_value(str(error), value), where=(name,)) from error
+
+
+def _with_short_value(reason: str, value: object) -> str:
+    """Return why a value is refused, with the beginning of a long one in place of it."""
+    whole = repr(value)
+    return reason if len(whole) <= _SHOWN else reason.replace(whole, f"{whole[:_SHOWN]}… ({len(whole)} characters)")
 
 
 def _mismatch(value: object, expected: str) -> InvalidValue:
@@ -129,6 +145,46 @@ def read_secret(value: object) -> Secret:
     return Secret(value)
 
 
+def read_token(value: object) -> Secret:
+    """Read a token, which clients send in a header."""
+    token = read_secret(value)
+    text = token.get_secret_value()
+    if not text.isascii() or not text.isprintable() or text != text.strip():
+        raise InvalidValue("a token has printable ASCII characters alone and no blanks at its ends: choose another")
+    return token
+
+
+def read_database_url(value: object) -> Secret:
+    """Read a URL with perhaps several hosts, as Postgres takes them, and a password."""
+    url = read_secret(value)
+    text = url.get_secret_value()
+    if "\0" in text:
+        raise InvalidValue("the URL has a null character, which none can have: leave it out")
+    hosts = text.partition("://")[2].partition("/")[0].partition("?")[0].rpartition("@")[2]
+    for host in hosts.split(","):
+        number = re.fullmatch(r"(?:\[.*\]|[^:\[\]]*):([0-9]*)", host)
+        if number and number[1] and not 1 <= int(number[1][:9]) <= LAST_PORT:
+            raise InvalidValue(f"the URL has the port {number[1][:20]}: use one from 1 to {LAST_PORT}, or leave it out")
+    return url
+
+
+def read_host(value: object) -> str:
+    """Read the name or address of a host, or `*.` and a name for all below it; in small letters."""
+    host = read_text(value).lower()
+    if not _HOST.fullmatch(host) and not _is_address(host):
+        raise InvalidValue(
+            f"{value!r} is not a host: write one such as api.example.com, *.example.com or ::1, without a port"
+        )
+    return host
+
+
+def _is_address(text: str) -> bool:
+    try:
+        return bool(socket.inet_pton(socket.AF_INET6, text))
+    except (OSError, ValueError):
+        return False
+
+
 def read_path(value: object) -> Path:
     """Read the path of a file or directory."""
     if not isinstance(value, str | Path):
@@ -137,6 +193,8 @@ def read_path(value: object) -> Path:
         str(value).encode()
     except UnicodeEncodeError:
         raise InvalidValue("should be a path in UTF-8: choose another, or rename the file or directory") from None
+    if len(str(value).encode()) > LONGEST_PATH:
+        raise InvalidValue(f"{str(value)!r} is longer than a path can be: name one of at most {LONGEST_PATH} bytes")
     if "\0" in str(value):
         raise InvalidValue(f"{value!r} has a null character, which no path can have: leave it out")
     return Path(value)
@@ -210,7 +268,7 @@ def list_of[T](read: Reader[T], *, separated: bool = False, wrong: str = "") -> 
         items = value.replace(",", " ").split() if separated and isinstance(value, str) else value
         if not isinstance(items, list | tuple):
             raise InvalidValue(wrong) if wrong else _mismatch(value, "a list in square brackets")
-        return tuple(_read_below(str(number), read, item) for number, item in enumerate(items))
+        return tuple(read_value(str(number), read, item) for number, item in enumerate(items))
 
     return read_list
 
@@ -221,7 +279,7 @@ def table_of[T](read: Reader[T]) -> Reader[dict[str, T]]:
     def read_table(value: object) -> dict[str, T]:
         if not isinstance(value, Mapping):
             raise _mismatch(value, "a table")
-        return {str(name): _read_below(str(name), read, each) for name, each in value.items()}
+        return {str(name): read_value(str(name), read, each) for name, each in value.items()}
 
     return read_table
 

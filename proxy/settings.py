@@ -23,6 +23,7 @@ from proxy.export_settings import ExportSettings, check_endpoint
 from proxy.object_settings import ObjectSettings
 from proxy.retention_settings import check_duration, check_rules, check_size
 from proxy.setting_values import (
+    MOST_BYTES,
     UNKNOWN_NAME,
     InvalidValue,
     Reader,
@@ -32,11 +33,14 @@ from proxy.setting_values import (
     one_of,
     optional,
     read_any_table,
+    read_database_url,
     read_fields,
     read_flag,
+    read_host,
     read_path,
-    read_secret,
     read_text,
+    read_token,
+    read_value,
     setting,
     shown_value,
     table_of,
@@ -59,10 +63,22 @@ class WrongFlag(Failure):
     """A flag on the command line has an invalid value."""
 
 
+def _is_origin(text: str) -> bool:
+    try:
+        parts = urlsplit(text)
+        has_port = parts.port != 0
+    except ValueError:
+        # Such as a port over 65535, or a bracket without the other.
+        return False
+    is_address = parts.scheme in ("http", "https") and bool(parts.hostname) and has_port
+    return is_address and not (
+        parts.path.strip("/") or parts.query or parts.fragment or re.search(r"[^!-~]", parts.netloc)
+    )
+
+
 def _parse_origin(text: str) -> str:
-    parts = urlsplit(text)
-    if parts.scheme not in ("http", "https") or not parts.hostname or parts.path.strip("/"):
-        raise ValueError(f"{text!r} is not an origin such as https://host:port")
+    if not _is_origin(text):
+        raise ValueError(f"{text!r} is not an origin such as https://host:port, with a port from 1 to 65535")
     return text.rstrip("/")
 
 
@@ -89,7 +105,7 @@ def _check_names(names: tuple[str, ...]) -> tuple[str, ...]:
 
     if (name := find_unfit_name(names)) is not None:
         raise ValueError(
-            f"{name!r} cannot be looked for: a name has {MIN_LETTERS} to {MAX_LETTERS} letters; write the whole name, or leave it out"
+            f"{name!r:.80} cannot be looked for: a name has {MIN_LETTERS} to {MAX_LETTERS} letters; write the whole name, or leave it out"
         )
     if len(names) > MAX_NAMES:
         raise ValueError(f"{len(names)} names are more than the {MAX_NAMES} that can be looked for: list fewer")
@@ -108,7 +124,7 @@ _read_port: Final = whole_number(1, 65535)
 class TunnelSettings:
     """Hosts whose connections pass undecrypted, for clients that pin certificates. The run gets a note of each."""
 
-    hosts: tuple[str, ...] = setting(list_of(read_text), ())
+    hosts: tuple[str, ...] = setting(list_of(read_host), ())
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -162,10 +178,10 @@ class Settings:
         optional(_read_origin), None, description="serve this one origin in reverse mode, e.g. https://api.openai.com"
     )
     database_url: Secret | None = setting(
-        optional(read_secret), None, description="a PostgreSQL to use instead of the embedded one"
+        optional(read_database_url), None, description="a PostgreSQL to use instead of the embedded one"
     )
     token: Secret | None = setting(
-        optional(read_secret),
+        optional(read_token),
         None,
         description="a recording token that clients of the proxy must send; beyond loopback one is generated if none is set",
     )
@@ -173,7 +189,7 @@ class Settings:
         optional(read_path), None, description="a file to read `token` from, such as a mounted secret"
     )
     api_token: Secret | None = setting(
-        optional(read_secret), None, description="a token that the API accepts beside the one in the data directory"
+        optional(read_token), None, description="a token that the API accepts beside the one in the data directory"
     )
     api_token_file: Path | None = setting(
         optional(read_path), None, description="a file to read `api_token` from, such as a mounted secret"
@@ -201,10 +217,12 @@ class Settings:
         one_of("gap", "refuse"), "gap", description="what happens to a request that cannot be recorded"
     )
     body_limit: int = setting(
-        whole_number(0), 32 << 20, description="bytes recorded of one body; the rest passes, and is marked truncated"
+        whole_number(0, MOST_BYTES),
+        32 << 20,
+        description="bytes recorded of one body; the rest passes, and is marked truncated",
     )
     spool_limit: int = setting(
-        whole_number(1 << 20), 2 << 30, description="bytes that may wait on disk for the database"
+        whole_number(1 << 20, MOST_BYTES), 2 << 30, description="bytes that may wait on disk for the database"
     )
     prices: Path | None = setting(
         optional(read_path), None, description="a TOML or JSON file of prices of your own (docs/prices.md)"
@@ -253,7 +271,7 @@ class Settings:
         is_json=True,
     )
     allowed_hosts: tuple[str, ...] = setting(
-        list_of(with_checks(read_text, str.lower), separated=True),
+        list_of(read_host, separated=True),
         (),
         description="hosts that may be reached in replay, unrecorded: short for the mode passthrough",
     )
@@ -360,26 +378,35 @@ _FIELDS: Final = {field.name: field for field in dataclasses.fields(Settings) if
 def _read_setting_files(values: dict[str, Any]) -> dict[str, Any]:
     """Add the settings that are read from files that other settings name. Raises ValueError."""
     found: dict[str, Any] = {
-        name: _read_secret_file(name, Path(str(file)))
+        name: _read_secret_file(name, file)
         for name in ("token", "api_token")
-        if (file := values.get(f"{name}_file")) and not values.get(name)
+        if (file := _file_setting(f"{name}_file", values)) and not values.get(name)
     }
-    if file := values.get("redact_names_file"):
+    if file := _file_setting("redact_names_file", values):
         from calls.redaction.rules.personal_names import read_names
 
-        names = read_names(_read_file("redact_names_file", Path(str(file)), "names, one a line"))
+        names = read_names(_read_file("redact_names_file", file, "names, one a line"))
         if not names:
             raise ValueError(f"redact_names_file: {file} holds no names: write one per line, or leave the setting out")
         found["redact_names"] = (*values.get("redact_names", ()), *names)
-    if file := values.get("prices"):
+    if file := _file_setting("prices", values):
         from proxy.price_settings import read_prices
 
-        read_prices(Path(str(file)))
+        read_prices(file)
     return values | found
 
 
+def _file_setting(name: str, values: Mapping[str, Any]) -> Path | None:
+    return read_value(name, read_path, values[name]) if values.get(name) else None
+
+
 def _read_secret_file(name: str, path: Path) -> str:
-    return _read_file(f"{name}_file", path, "the token alone").strip()
+    text = _read_file(f"{name}_file", path, "the token alone").strip()
+    try:
+        read_token(text)
+    except InvalidValue as error:
+        raise ValueError(f"{name}_file: {path}: {error.reason}") from error
+    return text
 
 
 def _read_file(name: str, path: Path, content: str) -> str:
@@ -506,7 +533,7 @@ def _settings_failure(
         return WrongFlag(f"--{name.replace('_', '-')}: {reason}")
     if name in variables:
         return Failure(f"PLAYHEAD_{name.upper()}: {reason}")
-    return Failure(f"{path}: setting {'.'.join(error.where)}: {reason}")
+    return Failure(f"{path}: setting {'.'.join(error.where)[:200]}: {reason}")
 
 
 def _error_reason(error: InvalidValue) -> str:

@@ -207,11 +207,11 @@ def _parse_match(match: Mapping[str, Any]) -> RunMatch:
                 conditions[name] = dict(value)
             case "min_cost" | "max_cost":
                 if isinstance(value, bool) or not isinstance(value, int | float) or value < 0:
-                    raise BadRule(f"{name} = {value!r} is not an amount in US dollars, such as {name} = 0.5")
+                    raise BadRule(f"{name} = {value!r:.80} is not an amount in US dollars, such as {name} = 0.5")
                 conditions[name] = float(value)
             case _:
                 if not isinstance(value, bool):
-                    raise BadRule(f"{name} = {value!r} is neither true nor false")
+                    raise BadRule(f"{name} = {value!r:.80} is neither true nor false")
                 conditions[name] = value
     return RunMatch(**conditions)
 
@@ -239,7 +239,7 @@ def parse_duration(text: object) -> int | None:
     if text == FOREVER:
         return None
     if not isinstance(text, str) or not (found := _DURATION.fullmatch(text)) or not int(found[1]):
-        raise BadRule(f"invalid duration {text!r}: use 30m, 12h, 7d, 2w, 1y or forever")
+        raise BadRule(f"invalid duration {text!r:.80}: use 30m, 12h, 7d, 2w, 1y or forever")
     return int(found[1]) * _UNITS[found[2]]
 
 
@@ -247,7 +247,7 @@ def parse_size(text: object) -> int:
     """Parse `50GB` or `50GiB` to bytes. Raises `BadRule`."""
     found = _SIZE.fullmatch(text) if isinstance(text, str) else None
     if found is None or not float(found[1]):
-        raise BadRule(f"invalid size {text!r}: use 500MB, 50GB, 50GiB or 1.5TB")
+        raise BadRule(f"invalid size {text!r:.80}: use 500MB, 50GB, 50GiB or 1.5TB")
     return int(float(found[1]) * (1024 if found[3] else 1000) ** _EXPONENTS[found[2]])
 
 

@@ -73,6 +73,73 @@ def test_wrong_words_of_variables(monkeypatch: pytest.MonkeyPatch, name: str, te
     assert str(refused.value).startswith(words)
 
 
+LONG = "x" * 5000
+
+
+@pytest.mark.parametrize(
+    ("toml", "words"),
+    [
+        ('token_file = "a\\u0000"', "token_file: 'a\\x00' has a null character"),
+        ("redact_names_file = 7", "redact_names_file: 7 should be text in quotes"),
+        ('prices = "a\\u0000"', "prices: 'a\\x00' has a null character"),
+        (f'upstream_ca = "{LONG}"', "(5002 characters) is longer than a path can be"),
+        ('api_token = "schlüssel"', "api_token: a token has printable ASCII characters alone"),
+        ('token = "a\\nb"', "token: a token has printable ASCII characters alone"),
+        ('token = "ab "', "token: a token has printable ASCII characters alone"),
+        ('store_url = "http://store:70000"', "store_url: 'http://store:70000' is not an origin such as"),
+        ('store_url = "http://store:0"', "store_url: 'http://store:0' is not an origin such as"),
+        ('store_url = "http://[::1"', "store_url: 'http://[::1' is not an origin such as"),
+        ('reverse = "http://a b"', "reverse: 'http://a b' is not an origin such as"),
+        ('database_url = "postgresql://u:p@db:70000/p"', "database_url: the URL has the port 70000: use one from 1"),
+        ('database_url = "postgresql://u:p@a:5432,[::1]:0/p"', "database_url: the URL has the port 0: use one from 1"),
+        ('database_url = "postgresql://u\\u0000@db/p"', "database_url: the URL has a null character"),
+        (
+            "spool_limit = 100000000000000000000000",
+            "spool_limit: 100000000000000000000000 should be less than or equal",
+        ),
+        ("body_limit = 100000000000000000000000", "body_limit: 100000000000000000000000 should be less than or equal"),
+        ('[tunnel]\nhosts = [""]', "tunnel.hosts.0: '' is not a host"),
+        ('[tunnel]\nhosts = ["a.test", "a b"]', "tunnel.hosts.1: 'a b' is not a host"),
+        ('[tunnel]\nhosts = ["[::1"]', "tunnel.hosts.0: '[::1' is not a host"),
+        ('[tunnel]\nhosts = ["a.test:443"]', "tunnel.hosts.0: 'a.test:443' is not a host"),
+        ('allowed_hosts = ["https://a.test"]', "allowed_hosts.0: 'https://a.test' is not a host"),
+        (f'mode = "{LONG}"', "(5002 characters) should be 'record'"),
+        (f'[tunnel]\nhosts = ["a {LONG}"]', "(5004 characters) is not a host"),
+        (f'[objects]\nurl = "{LONG}"', "(5002 characters) is not a place for objects"),
+        (f'retention_failed = "{LONG}"', "use 30m, 12h, 7d, 2w, 1y or forever"),
+        (f'[[retention]]\nkeep = "{LONG}"', "use 30m, 12h, 7d, 2w, 1y or forever"),
+        (f"{LONG} = 1", "there is no such setting"),
+    ],
+)
+def test_a_value_that_cannot_work_is_refused_in_a_short_sentence(tmp_path: Path, toml: str, words: str) -> None:
+    file = tmp_path / "playhead.toml"
+    file.write_text(toml)
+    with pytest.raises(Failure) as refused:
+        load_settings({}, file)
+    said = str(refused.value)
+    assert words in said
+    assert len(said) < 450 + len(str(tmp_path))
+
+
+def test_a_token_of_a_file_that_no_client_can_send_is_refused(tmp_path: Path) -> None:
+    file = tmp_path / "token"
+    file.write_text("first\nsecond\n")
+    with pytest.raises(Failure, match=f"token_file: {file}: a token has printable ASCII characters alone"):
+        load_settings({"token_file": str(file)}, None)
+
+
+def test_values_near_those_that_cannot_work(tmp_path: Path) -> None:
+    file = tmp_path / "playhead.toml"
+    file.write_text(
+        'token = "a b~"\nspool_limit = "1125899906842624"\nstore_url = "http://[::1]:65535/"\n'
+        'database_url = "postgresql://u:p%3A70000@a:5432,b:65535,[::1]:1,c/p?host=/run"\n'
+        '[tunnel]\nhosts = ["A.test", "*.b_c.test", "localhost", "::1", "127.0.0.1", "bücher.example", "a.test."]\n'
+    )
+    found = load_settings({}, file)
+    assert found.tunnel.hosts[:4] == ("a.test", "*.b_c.test", "localhost", "::1")
+    assert (found.spool_limit, found.store_url) == (1 << 50, "http://[::1]:65535")
+
+
 def test_secrets_are_masked(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PLAYHEAD_DATABASE_URL", "postgresql://u:hunter2@db/p")
     found = load_settings({}, None)
