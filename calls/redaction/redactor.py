@@ -118,6 +118,11 @@ def _compile_table(rules: tuple[SecretRule, ...]) -> RuleTable:
     return RuleTable(rules)
 
 
+@lru_cache(4)
+def _compile_answer_table(rules: tuple[SecretRule, ...]) -> AnswerRuleTable:
+    return AnswerRuleTable(rules)
+
+
 class Redactor:
     """Redacts with rules and a key. One redactor serves all exchanges; `for_request` returns the one for a profile."""
 
@@ -139,8 +144,9 @@ class Redactor:
         self._rules = rules or RedactionRules()
         self._key = key
         personal = (*(PERSONAL_DATA if personal_data else ()), *rules_for_names(names))
-        self._table = _compile_table((*self._rules.credentials, *personal))
-        self._answer_table = AnswerRuleTable(self._table) if keep_token_claims else self._table
+        rules_of_tables = (*self._rules.credentials, *personal)
+        self._table = _compile_table(rules_of_tables)
+        self._answer_table = _compile_answer_table(rules_of_tables) if keep_token_claims else self._table
         self._kept_headers = (
             self._rules.kept_headers | (profiles.key_headers if profiles else frozenset())
         ) - redact_head.CREDENTIALS.keys()
@@ -165,11 +171,16 @@ class Redactor:
 
     def preparations(self) -> Sequence[Callable[[], object]]:
         """Return the first part of `prepare` in parts: what every text needs, in replay too."""
-        return *self._table.preparations(), redact_head.secret_header, redact_head.secret_suffix
+        tables = [step for table in self._tables for step in table.preparations()]
+        return *tables, redact_head.secret_header, redact_head.secret_suffix
 
     def stream_preparations(self) -> Sequence[Callable[[], object]]:
         """Return the rest of it in parts: what streams need, and values before their names."""
-        return *self._table.stream_preparations(), compile_expressions
+        return *(step for table in self._tables for step in table.stream_preparations()), compile_expressions
+
+    @property
+    def _tables(self) -> Sequence[RuleTable]:
+        return (self._table,) if self._answer_table is self._table else (self._table, self._answer_table)
 
     def redact_request_head(self, method: str, url: str, headers: Headers) -> RedactedHead:
         """Redact a request head. Heads of one client mostly differ in Content-Length only, so the rest is cached."""

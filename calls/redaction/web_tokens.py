@@ -27,11 +27,7 @@ _SHAPE: Final = re.compile(rb"(eyJ[A-Za-z0-9_-]+)\.(eyJ[A-Za-z0-9_-]+)\.([A-Za-z
 
 
 class AnswerRuleTable(RuleTable):
-    """The rules of another table, for answers."""
-
-    def __init__(self, table: RuleTable) -> None:
-        # Both have the same expressions: which of them compiles one first does not matter.
-        self.__dict__ = table.__dict__
+    """The rules for answers. Another table of the same rules shares the compiled expressions (`compile_expression`)."""
 
     def make_placeholder(self, secret: bytes, kind: str, key: bytes) -> bytes:
         if secret.startswith(b"eyJ"):

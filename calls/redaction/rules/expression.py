@@ -9,7 +9,7 @@ HERE: Final = re2._Anchor.ANCHOR_START
 
 
 def compile_expression(expression: str) -> Any:
-    """Compile an expression of Latin-1 characters, each of which matches a byte."""
+    """Compile an expression of Latin-1 characters, each of which matches a byte. RE2's wrapper keeps the last 128 that it compiled."""
     options = re2.Options()
     options.encoding = re2.Options.Encoding.LATIN1
     options.max_mem = 64 << 20

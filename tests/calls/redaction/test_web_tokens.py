@@ -11,6 +11,8 @@ import pytest
 
 from calls.placeholder import is_placeholder, number_placeholders
 from calls.redaction.redactor import Redactor
+from calls.redaction.scanning.scanner import RuleTable
+from calls.redaction.web_tokens import AnswerRuleTable
 from tests.calls.redaction.test_sent_back import FORM, JSON, REDACTOR, URL, key_of, requests_with
 from tests.calls.secrets import KEY
 
@@ -186,3 +188,10 @@ def test_compressed_answers_keep_the_claims_too() -> None:
 
     assert jwt.decode(new["id_token"], options={"verify_signature": False}) == CLAIMS
     assert SIGNATURE not in new["id_token"]
+
+
+def test_the_expressions_for_answers_are_those_for_requests() -> None:
+    # To compile them takes as long as the start of a worker, and others stand still meanwhile.
+    for_requests, for_answers = RuleTable(), AnswerRuleTable()
+    assert for_answers._last.__self__ is for_requests._last.__self__
+    assert for_answers._tail.__self__ is for_requests._tail.__self__
