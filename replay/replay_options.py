@@ -36,7 +36,7 @@ class ReplayOptions(msgspec.Struct, frozen=True, kw_only=True):
     """True if the answers become part of a new run."""
 
     requested: Mapping[str, Json] | None = None
-    """The options requested by a client of the API, which the report repeats (`wishes`)."""
+    """The options requested by a client of the API, which the report repeats (`requested`)."""
 
     effect_overrides: tuple[Override, ...] = ()
     """Other results of effects than those that were recorded."""

@@ -298,7 +298,7 @@ class Session:
         if self.is_interrupted:
             report = interrupted_report(report)
         if self.options.requested:
-            report["wishes"] = self.options.requested
+            report["requested"] = self.options.requested
         if self.options.candidate:
             report["candidate"] = self.options.candidate
         if self.options.edit_hook:

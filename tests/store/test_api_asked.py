@@ -75,8 +75,8 @@ async def test_the_first_report_of_a_replay_has_all_that_later_ones_have(tmp_pat
         run = (await import_bundle(house))["id"]
         first = (await house.api.post("/v1/replays", json={"run": run, "id": "r"})).json()
         assert (await house.api.get("/v1/replays/r")).json() == first
-        wishes = first.pop("wishes")  # the worker writes them with its own report
-        assert (wishes["overrides"], wishes["fork"]) == ([], None)
+        requested = first.pop("requested")  # the worker writes them with its own report
+        assert (requested["overrides"], requested["fork"]) == ([], None)
         assert first == {name: later[name] for name in first} | {"run": run, "verdict": "unknown"}
         assert first.keys() >= CONTRACT
 

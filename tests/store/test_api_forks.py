@@ -66,7 +66,7 @@ async def test_a_replay_may_be_made_with_overrides(tmp_path: Path, database: Dat
         overrides = [{"step": 1, "text": "another"}]
         answer = await house.api.post("/v1/replays", json={"run": RUN, "overrides": overrides})
         assert answer.status_code == 201
-        assert answer.json()["wishes"]["overrides"] == overrides
+        assert answer.json()["requested"]["overrides"] == overrides
         wrong = await house.api.post("/v1/replays", json={"run": RUN, "overrides": [{"step": 99, "text": "x"}]})
         is_problem(wrong, 422, "bad_override")
         for where, wanted in (("replays", {"run": RUN}), (f"runs/{RUN}/forks", {"from": 2})):

@@ -58,7 +58,7 @@ class ReplayReportSchema(TypedDict):
     verdict: Annotated[Literal["right", "diverged", "unknown"], Field(examples=["right"])]
     allow_unused: bool
     interrupted: bool
-    wishes: NotRequired[dict[str, Any]]
+    requested: NotRequired[dict[str, Any]]
     """The options that it was created with."""
 
     fork: NotRequired[dict[str, Any]]

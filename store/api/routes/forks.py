@@ -66,7 +66,7 @@ async def post_fork(deps: TheDeps, run: RunId, fork_request: ForkRequest) -> Res
     report = _new_report(deps, name, run, at, fork_request)
     if await deps.runs.get(name, deps.now()) is not None or await deps.runs.replay(name) is not None:
         raise Problem(409, "run_exists", f"a run or replay {name} already exists: choose another id, or omit it")
-    await check_edits(deps, newest_generation(run, parent), report["wishes"], name)
+    await check_edits(deps, newest_generation(run, parent), report["requested"], name)
     labels = {deps.clean(label): deps.clean(value) for label, value in fork_request.labels.items()}
     await deps.runs.put(name, deps.now(), labels=labels, parent=run, forked_at=at)
     await deps.writer.write_batch((), replays=[ReplayReported(name, json.dumps(report).encode())])
@@ -103,6 +103,6 @@ def _new_report(deps: Deps, name: str, run: str, at: int, fork_request: ForkRequ
     except BadRule as error:
         raise Problem(422, "bad_effects", str(error)) from error
     fork = {"at": at, "effects": fork_request.effects, "allow": fork_request.allow}
-    wishes = {"overrides": checked_overrides(fork_request.overrides, at, deps.clean), "fork": fork}
+    requested = {"overrides": checked_overrides(fork_request.overrides, at, deps.clean), "fork": fork}
     fork_report = {"parent": run, "forked_at": at, "later": 0, "blocked": 0, "blocked_calls": []}
-    return new_report(name, run, at) | {"fork": fork_report, "wishes": wishes}
+    return new_report(name, run, at) | {"fork": fork_report, "requested": requested}

@@ -5,7 +5,7 @@ import hmac
 import json
 import os
 import secrets
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Mapping
 from pathlib import Path
 from typing import Annotated, Any, Final, Literal
 
@@ -96,8 +96,8 @@ async def post_replay(deps: TheDeps, replay_request: ReplayRequest) -> Response:
     report = new_report(name, replay_request.run, recorded)
     overrides = checked_overrides(replay_request.overrides, recorded, deps.clean)
     options = replay_request.model_dump(include={"on_miss", "after_last", "pace", "allow_unused", "allowed_hosts"})
-    report["wishes"] = {"overrides": overrides, "fork": None, "options": options}
-    await check_edits(deps, newest_generation(replay_request.run, run), report["wishes"], name)
+    report["requested"] = {"overrides": overrides, "fork": None, "options": options}
+    await check_edits(deps, newest_generation(replay_request.run, run), report["requested"], name)
     await deps.writer.write_batch((), replays=[ReplayReported(name, json.dumps(report).encode())])
     if deps.run_modes is not None:
         deps.run_modes.mark_exclusive(deps.full_name(name))
@@ -122,7 +122,7 @@ async def replay_rows(deps: TheDeps, replay: RunId) -> Response:
     found = await exporter.read(replay)
     stored = found["report"]
     report = json.loads(unpack(stored)) if stored else await _read_report_file(deps, replay)
-    requested = (report or {}).get("wishes")
+    requested = _requested_options(report)
     run = replay if report is None or requested is None else str(report["run"])
     exported = exporter.export_read(found, now) if run == replay else await exporter.export(run, now)
     if exported is None and report is None:
@@ -164,6 +164,15 @@ async def preload_rows(
         ),
         media_type="application/octet-stream",
     )
+
+
+def _requested_options(report: Mapping[str, Any] | None) -> dict[str, Any] | None:
+    """Return what a client of the API requested of a replay or fork; None of a replay by a command, and without a report."""
+    if report is None:
+        return None
+    # Earlier versions have stored it as `wishes`.
+    requested: dict[str, Any] | None = report.get("requested", report.get("wishes"))
+    return requested
 
 
 async def _following(head: bytes, rows: AsyncIterator[bytes] | None) -> AsyncIterator[bytes]:

@@ -31,9 +31,9 @@ def base() -> Bundle:
 
 
 def fork(bundle: Bundle, at: int | None, *overrides: dict[str, Any], **more: Any) -> Session:
-    wishes = {"overrides": list(overrides), "fork": {"at": at, **more}}
+    requested = {"overrides": list(overrides), "fork": {"at": at, **more}}
     source = source_as_requested(
-        ReplaySource(replay="child", bundle=bundle), wishes, ReplayOptions(on_miss="live"), PROFILES, str
+        ReplaySource(replay="child", bundle=bundle), requested, ReplayOptions(on_miss="live"), PROFILES, str
     )
     assert source.options is not None
     ready = build_recording(source.bundle, PROFILES, until_step=source.options.until_step)
@@ -153,8 +153,8 @@ async def test_a_resume_asks_again_for_what_was_under_way() -> None:
 
 
 async def test_a_report_tells_what_was_wished_for() -> None:
-    wishes: Any = fork(base(), 2, {"step": 1, "text": "C"}, allow=["x"]).report()["wishes"]
-    assert wishes == {"overrides": [{"step": 1, "text": "C"}], "fork": {"at": 2, "allow": ["x"]}}
+    requested: Any = fork(base(), 2, {"step": 1, "text": "C"}, allow=["x"]).report()["requested"]
+    assert requested == {"overrides": [{"step": 1, "text": "C"}], "fork": {"at": 2, "allow": ["x"]}}
 
 
 def test_there_is_no_fork_beyond_the_end() -> None:
