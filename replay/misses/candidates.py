@@ -20,7 +20,8 @@ BODY_SHOWN = 1500
 _RULES_LISTED = 8
 """Maximum number of differences of a call for which rules are proposed. Nobody ignores more, one by one."""
 
-_DECODED = 1 << 20
+_MAX_DECODED = 1 << 20
+"""Bytes of a compressed body that are decoded to show its beginning."""
 
 
 def excerpt_request(request: Request) -> MissedRequest:
@@ -39,7 +40,7 @@ def _readable_body(request: Request) -> bytes:
     if coding is None:
         return request.body.data
     try:
-        return decode_content(request.body.data, coding, _DECODED)
+        return decode_content(request.body.data, coding, _MAX_DECODED)
     except Undecodable:
         return b""
 
@@ -66,7 +67,7 @@ def _with_words(difference: Difference) -> dict[str, Json]:
     document = difference.as_json()
     recorded, now = document["recorded"], document["now"]
     if difference.only_side is None and isinstance(recorded, str) and isinstance(now, str):
-        # A replay without misses needs it not.
+        # Imported here, because a replay without misses does not need it.
         from store.diff.word_diff import diff_words
 
         document["words"] = [[piece.fate, piece.text] for piece in diff_words(recorded, now)]

@@ -31,16 +31,24 @@ CALLS_LISTED = 3
 DIFFERENCES_LISTED = 20
 """Maximum number of differences that are listed."""
 
-_DIFFERENCES_COUNTED = 1000
+_MAX_DIFFERENCES = 1000
+"""Maximum number of differences that are counted."""
+
 _MAX_HOLDERS = 64
 """A piece of text that occurs in more recorded requests than this is ignored as too common."""
 
-_BY_TEXT = 8
-_BY_TURN = 4
+_MAX_BY_TEXT = 8
+"""Calls that are compared because they share rare text with the request."""
+
+_MAX_UNPLAYED = 4
+"""Calls that are compared because they were not replayed yet."""
+
+_MAX_SEARCHED = 256
+"""Calls of all destinations among which these are searched."""
+
 _SHORTEST_PIECE = 3
 _LONG_PIECE = 64
 _END_LENGTH = 32
-_CONSIDERED = 256
 
 
 @dataclass(slots=True)
@@ -85,7 +93,7 @@ class NearestCallFinder:
     def compare(self, recorded: RecordedExchange, request: Request) -> NearestCall:
         """Compare a recorded call with a request."""
         both = self.document(recorded.exchange.request), self.document(request)
-        found = list(islice(differences(*both), _DIFFERENCES_COUNTED))
+        found = list(islice(differences(*both), _MAX_DIFFERENCES))
         listed_differences = tuple(found[:DIFFERENCES_LISTED])
         return NearestCall(
             call=recorded.id,
@@ -96,9 +104,9 @@ class NearestCallFinder:
 
     def _candidates(self, request: Request, scope: Place, unplayed: Iterable[int]) -> list[int]:
         """The calls to compare. Unplayed ones come first: they win among equally near calls."""
-        by_turn = islice(self._in_scope(scope, islice(unplayed, _CONSIDERED)), _BY_TURN)
-        by_text = islice(self._in_scope(scope, self._with_shared_text(request)), _BY_TEXT)
-        return list(dict.fromkeys([*by_turn, *by_text, self._by_scope[scope][-1]]))
+        by_order = islice(self._in_scope(scope, islice(unplayed, _MAX_SEARCHED)), _MAX_UNPLAYED)
+        by_text = islice(self._in_scope(scope, self._with_shared_text(request)), _MAX_BY_TEXT)
+        return list(dict.fromkeys([*by_order, *by_text, self._by_scope[scope][-1]]))
 
     def _with_shared_text(self, request: Request) -> Iterator[int]:
         """Recorded requests that share text with this one; those that share rarer text come first."""
@@ -107,7 +115,7 @@ class NearestCallFinder:
             holders = self._by_text.get(piece, ())
             for number in holders if len(holders) <= _MAX_HOLDERS else ():
                 votes[number] += 1 / len(holders)
-        return iter(nlargest(_CONSIDERED, votes, key=lambda number: (votes[number], -number)))
+        return iter(nlargest(_MAX_SEARCHED, votes, key=lambda number: (votes[number], -number)))
 
     def _in_scope(self, scope: Place, numbers: Iterable[int]) -> Iterator[int]:
         return (number for number in numbers if scope in destination_scopes(self.entries[number].exchange.request))
@@ -129,9 +137,9 @@ def unsent_bytes(request: Request) -> int:
     return max(int(length) - request.body.size, 0) if length.isdecimal() else 0
 
 
-def _may_be_same(request: Request, with_: Request) -> bool:
-    same = (request.method, request.url) == (with_.method, with_.url)
-    return same and request.body.data.startswith(with_.body.data)
+def _may_be_same(request: Request, truncated: Request) -> bool:
+    is_same_url = (request.method, request.url) == (truncated.method, truncated.url)
+    return is_same_url and request.body.data.startswith(truncated.body.data)
 
 
 def destination_scopes(request: Request) -> tuple[Place, ...]:

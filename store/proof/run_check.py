@@ -55,7 +55,9 @@ class RunCheck:
     """Chains of which no checkpoint covers anything: anybody may have written them."""
 
     _has_records: bool = False
-    _live: dict[str, ChainRecord] = field(default_factory=dict)
+    _unmatched_records: dict[str, ChainRecord] = field(default_factory=dict)
+    """Records of what the run should have and was not added yet."""
+
     _removed_names: list[str] = field(default_factory=list)
     """What was moved or erased by another chain than the one that recorded it."""
 
@@ -68,14 +70,14 @@ class RunCheck:
     _ends: list[tuple[int, bool]] = field(default_factory=list)
     """The last end in each chain, and whether something was recorded after it."""
 
-    _began: list[int] = field(default_factory=list)
+    _began_times: list[int] = field(default_factory=list)
     """When the run began by what was said about it, and when what was moved or erased began."""
 
     _runs: set[str] = field(default_factory=set)
     """The runs that exchanges, gaps and effects say to be of."""
 
-    _exchanges_began: list[int] = field(default_factory=list)
-    _gaps_happened: list[int] = field(default_factory=list)
+    _exchange_times: list[int] = field(default_factory=list)
+    _gap_times: list[int] = field(default_factory=list)
 
     def add_finding(self, change: Change, element: str, detail: str) -> None:
         """Add something that does not fit."""
@@ -89,10 +91,10 @@ class RunCheck:
         for record in records:
             self._has_records = True
             if record.began is not None:
-                self._began.append(record.began)
+                self._began_times.append(record.began)
             match record.kind:
                 case "exchange" | "gap" | "effects":
-                    self._live[record.id] = record
+                    self._unmatched_records[record.id] = record
                     is_reopened = True
                 case "moved":
                     self._remove(record.id)
@@ -112,16 +114,16 @@ class RunCheck:
             self._ends.append((end, is_reopened))
 
     def _remove(self, name: str) -> None:
-        if self._live.pop(name, None) is None:
+        if self._unmatched_records.pop(name, None) is None:
             self._removed_names.append(name)
 
     def add_exchange(self, exchange: Exchange, salts: bytes | None, place: str) -> None:
         """Check an exchange; `place` says where it is, such as `step 3`."""
         element = f"exchange {exchange.id} ({place})"
-        if (record := self._take(exchange.id, salts, element)) is None or salts is None:
+        if (record := self._take_record(exchange.id, salts, element)) is None or salts is None:
             return
         self._runs.add(exchange.run)
-        self._exchanges_began.append(exchange.started_at)
+        self._exchange_times.append(exchange.started_at)
         wrong = [] if _is_committed(salts, 0, exchange_statement(exchange), record.head) else ["its head"]
         if not are_salts_of(salts, True, *has_bodies(exchange)):
             wrong.append("its salts")
@@ -141,10 +143,10 @@ class RunCheck:
         """Check the head of an exchange whose bodies are not there any more, and that their erasure is on record."""
         element = f"exchange {exchange.id} ({place})"
         is_erased = exchange.id in self._without_bodies
-        if (record := self._take(exchange.id, salts, element)) is None or salts is None:
+        if (record := self._take_record(exchange.id, salts, element)) is None or salts is None:
             return
         self._runs.add(exchange.run)
-        self._exchanges_began.append(exchange.started_at)
+        self._exchange_times.append(exchange.started_at)
         if not is_erased:
             self.add_finding("removed", element, "its bodies are missing, and no erasure of them is on record")
         elif not _is_committed(salts, 0, exchange_statement(exchange), record.head):
@@ -159,10 +161,10 @@ class RunCheck:
     ) -> None:
         """Check a gap. Without `has_evidence`, its evidence is not part of what is checked, as in a bundle."""
         element = f"gap {gap_id}"
-        if (record := self._take(gap_id, salts, element)) is None or salts is None:
+        if (record := self._take_record(gap_id, salts, element)) is None or salts is None:
             return
         self._runs.add(gap.run)
-        self._gaps_happened.append(gap.happened_at)
+        self._gap_times.append(gap.happened_at)
         fits = _is_committed(salts, 0, gap_statement(gap), record.head)
         fits = fits and are_salts_of(salts, True, record.request is not None)
         if has_evidence and fits:
@@ -177,10 +179,10 @@ class RunCheck:
     def add_effects(self, batch: EffectBatch, salts: bytes | None) -> None:
         """Check a batch of effects."""
         element = f"effects {batch.id} (process {batch.process}, batch {batch.number})"
-        if (record := self._take(batch.id, salts, element)) is None or salts is None:
+        if (record := self._take_record(batch.id, salts, element)) is None or salts is None:
             return
         self._runs.add(batch.run)
-        self._gaps_happened.append(batch.observed_at)
+        self._gap_times.append(batch.observed_at)
         fits = _is_committed(salts, 0, effects_statement(batch), record.head) and are_salts_of(salts, True, True)
         if fits and _is_committed(salts, 1, body_digest(batch.items), record.request):
             self.proven += 1
@@ -189,10 +191,10 @@ class RunCheck:
 
     def skip(self, name: str) -> None:
         """Leave out an exchange that cannot be read: it is there, and reported already."""
-        self._live.pop(name, None)
+        self._unmatched_records.pop(name, None)
 
-    def _take(self, name: str, salts: bytes | None, element: str) -> ChainRecord | None:
-        record = self._live.pop(name, None)
+    def _take_record(self, name: str, salts: bytes | None, element: str) -> ChainRecord | None:
+        record = self._unmatched_records.pop(name, None)
         if record is None and salts is None:
             self.unproven += 1
         elif record is None:
@@ -212,8 +214,8 @@ class RunCheck:
         if ended_at is None and end is not None and not any(is_reopened for _, is_reopened in self._ends):
             self.add_finding("altered", "run", "its end was removed")
         # A gap that was moved does not change when its new run began, and erasing may or may not.
-        exchanges, gaps = self._exchanges_began, self._gaps_happened
-        options = (self._began + exchanges + gaps, self._began + exchanges, exchanges + gaps, exchanges)
+        exchanges, gaps = self._exchange_times, self._gap_times
+        options = (self._began_times + exchanges + gaps, self._began_times + exchanges, exchanges + gaps, exchanges)
         begins = {min(times) for times in options if times}
         if begins and started_at not in begins:
             self.add_finding("altered", "run", "its beginning differs from that of what it has")
@@ -241,8 +243,8 @@ class RunCheck:
     def finish(self) -> None:
         """Report what has a record and is missing."""
         for name in self._removed_names:
-            self._live.pop(name, None)
-        for name, record in self._live.items():
+            self._unmatched_records.pop(name, None)
+        for name, record in self._unmatched_records.items():
             self.add_finding(
                 "removed", f"{record.kind} {name}", "it was recorded, is missing, and no erasure is on record"
             )

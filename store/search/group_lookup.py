@@ -22,7 +22,7 @@ from store.search.matching import TextMatcher
 from store.search.pages import FoundText, SearchWindow, TextPlace
 from store.search.query import SearchQuery
 
-SAMPLE: Final = 50
+SAMPLE_SIZE: Final = 50
 """Groups, the newest, by which it is judged how many fit."""
 
 FIRST_PAGE: Final = 32
@@ -41,7 +41,7 @@ class GroupLookup:
         self._query = tsquery(query.as_group_tsquery())
         self._matcher = TextMatcher(query)
         self._is_ranked = is_ranked
-        self._fit = [*call_conditions(replace(filters, q=None), project)]
+        self._call_conditions = [*call_conditions(replace(filters, q=None), project)]
 
     async def find_newest(
         self, connection: AsyncConnection, span: DaySpan, window: SearchWindow, most: int
@@ -49,7 +49,7 @@ class GroupLookup:
         """Return the newest texts of a span and window that fit, the newest first."""
         in_span = (text_groups.c.project == self._project, *span.conditions(text_groups))
         newest = select(text_groups.c.words).where(*in_span)
-        newest = newest.order_by(text_groups.c.day.desc(), text_groups.c.newest_at.desc()).limit(SAMPLE)
+        newest = newest.order_by(text_groups.c.day.desc(), text_groups.c.newest_at.desc()).limit(SAMPLE_SIZE)
         order = await newest_first(connection, _ORDER, newest, self._query)
         columns = (*_ORDER, text_groups.c.run, text_groups.c.texts)
         groups = select(*columns).where(*in_span, *self._conditions(span, window)).order_by(*order)
@@ -60,11 +60,11 @@ class GroupLookup:
         if window.bottom is not None:
             place = tuple_(text_groups.c.day, text_groups.c.newest_at)
             yield place >= _literals((window.bottom.day, window.bottom.started_at))
-        if self._fit:
+        if self._call_conditions:
             # Each text is checked, too. This keeps groups of other runs from being read.
             ids = (calls.c.id >= first_id_of(span.after), calls.c.id < first_id_of(span.last + dt.timedelta(days=1)))
             same_run = (calls.c.project == text_groups.c.project, calls.c.run == text_groups.c.run)
-            yield exists().where(*same_run, *ids, *self._fit)
+            yield exists().where(*same_run, *ids, *self._call_conditions)
 
     async def _read_pages(
         self, connection: AsyncConnection, groups: Select[Any], window: SearchWindow, most: int
@@ -97,10 +97,12 @@ class GroupLookup:
 
     async def _among_calls(self, connection: AsyncConnection, found: list[FoundText]) -> list[FoundText]:
         """Return the texts whose calls fit the filters."""
-        if not found or not self._fit:
+        if not found or not self._call_conditions:
             return found
         ids = bindparam(None, list({one.place.call for one in found}), type_=ARRAY(Uuid))
-        fitting = select(calls.c.id).where(calls.c.project == self._project, calls.c.id == ids.any_(), *self._fit)
+        fitting = select(calls.c.id).where(
+            calls.c.project == self._project, calls.c.id == ids.any_(), *self._call_conditions
+        )
         call_ids = set((await connection.execute(fitting)).scalars())
         return [one for one in found if one.place.call in call_ids]
 

@@ -14,11 +14,8 @@ from sqlalchemy.dialects.postgresql import TSQUERY
 
 from store.database.asyncio_engine import AsyncConnection
 
-SAMPLE: Final = 500
-"""Texts, the newest, by which it is judged how many fit."""
-
-FREQUENT: Final = 0.2
-"""The part of them from which on the newest texts are walked until enough fit."""
+FREQUENT_SHARE: Final = 0.2
+"""The part of a sample that fits from which on the newest texts are walked until enough fit."""
 
 
 class DaySpan(NamedTuple):
@@ -46,9 +43,9 @@ async def newest_first(
     """
     sample = newest.subquery("sample")
     fitting = func.count().filter(sample.c.words.op("@@")(query))
-    is_counted = func.count().label("number")
-    fits, number = (await connection.execute(sample.select().with_only_columns(fitting, is_counted))).one()
-    if fits < number * FREQUENT:
+    counts = sample.select().with_only_columns(fitting, func.count().label("number"))
+    fitting_count, sample_size = (await connection.execute(counts)).one()
+    if fitting_count < sample_size * FREQUENT_SHARE:
         # No index has these expressions.
         await connection.execute(_USE_WORDS)
         return [(column + 0).desc() for column in columns[:2]] + [column.desc() for column in columns[2:]]

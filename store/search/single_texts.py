@@ -11,9 +11,12 @@ from store.database.asyncio_engine import AsyncConnection
 from store.database.blobs import unpack
 from store.database.tables import calls, texts
 from store.query.filters import Filters, call_conditions
-from store.search.lookup_plans import SAMPLE, DaySpan, newest_first, tsquery
+from store.search.lookup_plans import DaySpan, newest_first, tsquery
 from store.search.pages import FoundText, SearchWindow, TextPlace
 from store.search.query import SearchQuery
+
+SAMPLE_SIZE: Final = 500
+"""Texts, the newest, by which it is judged how many fit."""
 
 
 async def has_single_texts(connection: AsyncConnection) -> bool:
@@ -22,19 +25,19 @@ async def has_single_texts(connection: AsyncConnection) -> bool:
 
 
 class SingleTextLookup:
-    """Searches them."""
+    """Searches such texts of a project."""
 
     def __init__(self, project: str, query: SearchQuery, filters: Filters) -> None:
         self._project = project
         self._query = tsquery(query.as_tsquery())
-        self._fit = [*call_conditions(replace(filters, q=None), project)]
+        self._call_conditions = [*call_conditions(replace(filters, q=None), project)]
 
     async def find_newest(
         self, connection: AsyncConnection, span: DaySpan, window: SearchWindow, most: int
     ) -> list[FoundText]:
         """Return the newest texts of a span and window that fit, the newest first."""
-        is_call = exists().where(calls.c.project == texts.c.project, calls.c.id == texts.c.call, *self._fit)
-        conditions = [texts.c.words.op("@@")(self._query), *([is_call] if self._fit else [])]
+        is_call = exists().where(calls.c.project == texts.c.project, calls.c.id == texts.c.call, *self._call_conditions)
+        conditions = [texts.c.words.op("@@")(self._query), *([is_call] if self._call_conditions else [])]
         if window.top is not None:
             conditions.append(
                 _place < _place_literal(window.top) if window.is_below else _place <= _place_literal(window.top)
@@ -43,7 +46,7 @@ class SingleTextLookup:
             conditions.append(_place >= _place_literal(window.bottom))
         in_span = (texts.c.project == self._project, *span.conditions(texts))
         newest = select(texts.c.words).where(*in_span)
-        newest = newest.order_by(texts.c.day.desc(), texts.c.started_at.desc()).limit(SAMPLE)
+        newest = newest.order_by(texts.c.day.desc(), texts.c.started_at.desc()).limit(SAMPLE_SIZE)
         order = await newest_first(connection, _PLACE, newest, self._query)
         rank = func.ts_rank_cd(texts.c.words, self._query, 4 | 1).label("rank")
         fitting = select(texts.c.run, *_PLACE, texts.c.role, rank).where(*conditions, *in_span).order_by(*order)

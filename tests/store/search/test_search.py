@@ -218,7 +218,7 @@ async def test_lists_select_among_the_newest_texts_without_a_hole(
     for limit in (1, 3, 7, 100):
         monkeypatch.setattr(lookup, "MOST_TEXTS", limit)
         for frequent in (0.0, 0.2, 2.0):
-            monkeypatch.setattr(lookup_plans, "FREQUENT", frequent)
+            monkeypatch.setattr(lookup_plans, "FREQUENT_SHARE", frequent)
             for page in (1, 2, 32):
                 monkeypatch.setattr(group_lookup, "FIRST_PAGE", page)
                 calls = await TextLookup(database, "default").find_calls(SearchQuery.parse("zeb*"))
