@@ -137,7 +137,7 @@ async def ask(deps: TheDeps, run: RunId, new_question: NewQuestion) -> Response:
     return JsonResponse(_shape(deps, await questions.ask(question, deps.writer)), 201)
 
 
-@router.post("/runs/{run}/answers", summary="PersonAnswer a question of a run", status_code=201)
+@router.post("/runs/{run}/answers", summary="Answer a question of a run", status_code=201)
 async def answer(deps: TheDeps, run: RunId, new_answer: NewAnswer) -> Response:
     """The first answer is valid. `by` is the name of the token if it is not given. The answer is part of the run's record,
     without secrets."""

@@ -186,8 +186,10 @@ async def run_calls(
     cursor: PageCursor,
     limit: Limit = 50,
 ) -> Response:
-    """Summaries, as in `/v1/calls`; with `Accept: application/x-ndjson`, all of them, one call a line. With `settled=true` the response waits up to 10 s until everything acknowledged is
-    stored; its member `settled` says whether it is."""
+    """Summaries, as in `/v1/calls`; with `Accept: application/x-ndjson`, all of them, one call a line.
+
+    With `settled=true` the response waits up to 10 s until everything acknowledged is stored; its member `settled` says whether it is.
+    """
     if accepts_lines(request) and not is_summary(fields):
         await deps.exchange_queries.check_run(run, needs_bodies=False)
 
