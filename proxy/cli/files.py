@@ -98,10 +98,8 @@ def export_command(
     """
     if as_json and output is None and endpoint is None:
         raise click.UsageError("--json describes the written file: name one with -o FILE.")
-    if form != "otlp" and (endpoint or headers or content or receiver_project or semconv):
-        raise click.UsageError("--endpoint, --header, --content, --receiver-project and --semconv need --format otlp.")
-    if no_proof and form != "bundle":
-        raise click.UsageError("--no-proof needs --format bundle: other formats have none.")
+    has_span_options = bool(endpoint or headers or content or receiver_project or semconv)
+    _require_options_of_format(form, has_span_options=has_span_options, no_proof=no_proof)
     if endpoint and output:
         raise click.UsageError("--endpoint sends the spans and -o writes them: choose one.")
     receiver, receiver_headers = endpoint and _parse_endpoint(endpoint), dict(map(_parse_header, headers))
@@ -109,32 +107,22 @@ def export_command(
     try:
         redactor, profiles = _load_redactor(flags)
         search = SecretSearch(redactor=redactor, allowed=allowed)
-        result: ExportResult | ExportedSpans
-        if form == "otlp":
-            export = SpanExport(
-                options=SpanOptions(content=content, project=receiver_project, semconv=semconv or DEFAULT_VERSION),
-                search=search,
-                output=output,
-                endpoint=receiver,
-                headers=receiver_headers,
-            )
-            result = query_store(
-                flags, lambda api: export_spans(api, resolve_run_name(api, run), export), is_silent=False
-            )
-        else:
-            result = query_store(
-                flags,
-                lambda api: export_run(
-                    api,
-                    resolve_run_name(api, run),
-                    form,
-                    search,
-                    output,
-                    with_proof=not no_proof and form != "html",
-                    profiles=profiles,
-                ),
-                is_silent=False,
-            )
+        spans = SpanExport(
+            options=SpanOptions(content=content, project=receiver_project, semconv=semconv or DEFAULT_VERSION),
+            search=search,
+            output=output,
+            endpoint=receiver,
+            headers=receiver_headers,
+        )
+        with_proof = not no_proof and form != "html"
+
+        def export(api: Api) -> ExportResult | ExportedSpans:
+            name = resolve_run_name(api, run)
+            if form == "otlp":
+                return export_spans(api, name, spans)
+            return export_run(api, name, form, search, output, with_proof=with_proof, profiles=profiles)
+
+        result = query_store(flags, export, is_silent=False)
     except OSError as error:
         if output is None:
             raise
@@ -143,6 +131,13 @@ def export_command(
         print_json(result.as_json())
     else:
         result.show()
+
+
+def _require_options_of_format(form: str, *, has_span_options: bool, no_proof: bool) -> None:
+    if form != "otlp" and has_span_options:
+        raise click.UsageError("--endpoint, --header, --content, --receiver-project and --semconv need --format otlp.")
+    if form != "bundle" and no_proof:
+        raise click.UsageError("--no-proof needs --format bundle: other formats have none.")
 
 
 @click.command("import", short_help="Read bundles, VCR cassettes, HAR and fixtures into the store.")
