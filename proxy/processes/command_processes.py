@@ -91,10 +91,6 @@ class CommandProcesses:
             raise Failure(str(error)) from error
 
     async def __aenter__(self) -> Self:
-        if (limit := too_low_file_limit()) is not None:
-            raise Failure(
-                f"a process may open only {limit} files here, and Playhead's need {LEAST_FILES}: raise the limit with: ulimit -n 1024"
-            )
         require_loopback()
         return self
 
@@ -221,6 +217,7 @@ class CommandProcesses:
         One with a database of the user's is waited for: whether that answers is known before the command runs. `after`: what is
         done before one is started that nobody waits for yet, so that it has the processor to itself.
         """
+        _require_file_limit()
         _require_store_server()
         if self.settings.database_url is None and await self._find_running_store_server() is None:
             with ExitStack() as stack:
@@ -348,6 +345,7 @@ class CommandProcesses:
 
         `is_lasting`: it is the server of an `up`, with whose profiles other commands must agree.
         """
+        _require_file_limit()
         _require_store_server()
         if is_lasting and self.data.store_lock.is_held():
             # It may also be one whose last command has just ended.
@@ -461,6 +459,9 @@ class CommandProcesses:
         `late_settings`: more changes, which are awaited while the worker's process starts. `may_fork`: have it forked by a
         process that stays ready. `may_start_early`: take the one that was started before the settings were read, if there is one.
         """
+        if too_low_file_limit() is not None and asyncio.iscoroutine(late_settings):
+            late_settings.close()
+        _require_file_limit()
         config = msgspec.structs.replace(self.worker_config(), **changes)
         # A replay can do without the second engine: what the lane does not serve is refused there anyway.
         is_lane_enough = config.mode == "replay" and config.engine == "lane" and not config.upstream_proxy
@@ -525,6 +526,14 @@ class CommandProcesses:
             keep_token_claims=s.keep_token_claims,
             redact_names=tuple(s.redact_names),
             replay=tuple(s.replay),
+        )
+
+
+def _require_file_limit() -> None:
+    """Raise Failure if a process that is started here could not open its files. Commands that start none do with few."""
+    if (limit := too_low_file_limit()) is not None:
+        raise Failure(
+            f"a process may open only {limit} files here, and Playhead's need {LEAST_FILES}: raise the limit with: ulimit -n 1024"
         )
 
 

@@ -299,16 +299,28 @@ def test_a_variable_of_thousands_of_brackets(monkeypatch: pytest.MonkeyPatch) ->
                 load_settings({}, None)
 
 
+def with_open_files(limit: int, *words: str, cwd: Path) -> subprocess.CompletedProcess[str]:
+    limited = ["sh", "-c", f'ulimit -n {limit}; exec "$@"', "sh", *command(*words)]
+    return subprocess.run(limited, cwd=cwd, capture_output=True, text=True, timeout=60, check=False)
+
+
 @pytest.mark.parametrize("limit", [16, 20, 24, 40])
 def test_too_few_open_files(tmp_path: Path, data: Path, limit: int) -> None:
     """Each of these failed elsewhere: in a pipe, at a lock, when sockets were passed, in initdb."""
     for words in (
         ("record", "--data", str(data), "--", "true"),
         ("up", "--data", str(data), "--proxy-port", "0", "--api-port", "0"),
+        ("replay", "--data", str(data), str(EXAMPLE), "--", "true"),
     ):
-        limited = ["sh", "-c", f'ulimit -n {limit}; exec "$@"', "sh", *command(*words)]
-        done = subprocess.run(limited, cwd=tmp_path, capture_output=True, text=True, timeout=60, check=False)
+        done = with_open_files(limit, *words, cwd=tmp_path)
         assert_one_sentence(done, f"only {limit} files", "ulimit -n 1024")
+
+
+@pytest.mark.slow
+def test_few_open_files_are_enough_to_read(tmp_path: Path, serving: Path) -> None:
+    """A command that starts no process can do with what it needs itself."""
+    done = with_open_files(20, "ls", "--data", str(serving), cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
 
 
 def test_an_address_of_another_machine() -> None:
