@@ -1,12 +1,17 @@
-"""Tell by the ids that count only by their first occurrence which of several equal requests was meant.
+"""Tell by the ids that are in no key which of several equal requests was meant.
 
-Such an id, as of a conversation, is in no key, because a client may draw it. But what a client repeats is the same thing
+Such an id, as of a conversation, is in no key, because a client may draw it: it counts by its first occurrence only, or is a
+part of the path or a field that says who asks, and is named like a conversation. But what a client repeats is the same thing
 throughout a replay: once a request with an id was answered by a recorded one, both ids stand for the same conversation.
 """
 
-from collections.abc import Iterable
+import re
+from collections.abc import Iterable, Iterator
+from typing import Final
 
 from calls.keys.key import KeyResult
+from calls.keys.rules import At
+from calls.model import Json
 
 type Pairs = tuple[tuple[str, str], ...]
 """Recorded ids and present ones."""
@@ -15,7 +20,55 @@ type Pairs = tuple[tuple[str, str], ...]
 def pair_ids(then: KeyResult, now: KeyResult) -> Pairs:
     """Pair the ids of two requests with equal keys."""
     names = {name: was for _, was, name in then.notes.ids}
-    return tuple(dict.fromkeys((names[name], was) for _, was, name in now.notes.ids if name in names))
+    linked = [(names[name], was) for _, was, name in now.notes.ids if name in names]
+    before = dict(_left_out_ids(then))
+    left_out = [(f"{at} {before[at]}", f"{at} {value}") for at, value in _left_out_ids(now) if at in before]
+    return tuple(dict.fromkeys((*linked, *left_out)))
+
+
+_CONVERSATION: Final = re.compile("session|conversation|thread|chat|user", re.IGNORECASE)
+"""What a field is called that tells conversations apart. Others, such as a worker's name, change within one."""
+
+
+def _left_out_ids(key: KeyResult) -> Iterator[tuple[str, str]]:
+    """The ids in the path, and in fields that are left out because they say who asks, by their places."""
+    route = key.route
+    if route.path != route.key_path:
+        parts, kept = route.path.split("/"), route.key_path.split("/")
+        if len(parts) == len(kept):
+            yield from ((f"/path/{n}", part) for n, part in enumerate(parts) if kept[n] == "*")
+    for at, rule in key.notes.left_out:
+        if rule == "identity" and (steps := _body_steps(at)) is not None:
+            yield from _named_texts("/".join(map(str, steps)), _value_at(key.request_body, steps))
+
+
+def _named_texts(name: str, value: Json) -> Iterator[tuple[str, str]]:
+    members = value.items() if isinstance(value, dict) else [("", value)]
+    for member, text in members:
+        place = f"/body/{name}/{member}"
+        if isinstance(text, str) and _CONVERSATION.search(place):
+            yield place, text
+
+
+def _body_steps(at: At) -> list[str | int] | None:
+    """The steps from the body to a place; None for a place elsewhere."""
+    steps: list[str | int] = []
+    while not isinstance(at, str):
+        at, step = at
+        steps.append(step)
+    return steps[::-1] if at == "/body" else None
+
+
+def _value_at(value: Json, steps: list[str | int]) -> Json:
+    for step in steps:
+        match value, step:
+            case dict(), str():
+                value = value.get(step)
+            case list(), int() if step < len(value):
+                value = value[step]
+            case _:
+                return None
+    return value
 
 
 class KnownPairs:

@@ -1,6 +1,6 @@
 """Conversations with one agent say the same, each about its own matter, and in another order in the replay."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from itertools import permutations
 
 import pytest
@@ -11,7 +11,7 @@ from replay.recording import build_recording
 from replay.reframing.id_pairs import KnownPairs
 from replay.replay_options import ReplayOptions
 from replay.session import Session
-from tests.replay.strategies import PROFILES, SECOND, exchange, ok, post, run_of
+from tests.replay.strategies import PROFILES, SECOND, chat, exchange, ok, post, run_of
 
 URL = "https://agents.example.com/a2a"
 TURNS = 2
@@ -91,3 +91,34 @@ def test_ids_stand_for_one_another_from_the_first_answer_on() -> None:
     assert [known.distance(((then, now),)) for then in "ab" for now in "xy"] == [0, 2, 2, 1]
     assert known.find_closer((("b", "x"),), [(("c", "x"),), (("a", "x"),)]) == 1
     assert known.find_closer((("b", "y"),), [(("c", "y"),)]) is None
+
+
+AGENT = "https://bedrock-agent-runtime.eu-west-1.amazonaws.com/agents/A1/agentAliases/B1/sessions"
+
+
+def ask_agent(session: str) -> Request:
+    return post(f"{AGENT}/{session}/text", dumps({"inputText": "go on"}))
+
+
+def ask_model(session: str) -> Request:
+    return chat("go on", user=session)
+
+
+def ask_with_metadata(session: str) -> Request:
+    return chat("go on", metadata={"session_id": session, "worker": "w1"})
+
+
+@pytest.mark.parametrize("ask", [ask_agent, ask_model, ask_with_metadata])
+@pytest.mark.parametrize("order", list(permutations("abc")))
+async def test_a_conversation_that_a_path_or_a_field_names_anew_stays_one(
+    ask: Callable[[str], Request], order: Sequence[str]
+) -> None:
+    exchanges = [
+        exchange(ask(f"{one}-then"), ok(dumps({"said": f"{one}{turn}"})), number=number)
+        for number, (turn, one) in enumerate(((turn, one) for turn in range(TURNS) for one in "abc"), 1)
+    ]
+    session = Session("replay-1", build_recording(run_of(*exchanges), PROFILES), ReplayOptions(), lambda _: None)
+    for turn, conversations in enumerate(("abc", order)):
+        for one in conversations:
+            assert f"{one}{turn}" in await text_of(session, ask(f"{one}-now"))
+    assert (session.report()["verdict"], session.report()["unused"]) == ("right", 0)
