@@ -11,6 +11,7 @@ is paired with the recorded actor of the first exchange it gets (agents generate
 actor's exchanges first. A request without an actor gets exchanges without an actor first.
 """
 
+from bisect import bisect_left
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise
@@ -270,6 +271,13 @@ class Script:
         self._unplayed_count = self._played_flags.count(0)
         self._next_free.clear()
 
+    def rivals(self, recorded: RecordedExchange, most: int) -> list[RecordedExchange]:
+        """The exchanges of the same key that overlapped this one in time, at most so many before and after it."""
+        group = self.index.groups[recorded.key]
+        position = bisect_left(group, recorded.step - self.index.entries[0].step)
+        near = (self.index.entries[place] for place in group[max(position - most, 0) : position + most + 1])
+        return [one for one in near if one is not recorded and _overlap(one, recorded)]
+
     def put_back(self, recorded: RecordedExchange) -> None:
         """Let an exchange answer once more. It still counts as played."""
         place = recorded.step - self.index.entries[0].step if self.index.entries else -1
@@ -370,6 +378,10 @@ class Script:
         for name in _lookup_names(entry):
             self._next_free.pop(name, None)
             self._next_free.pop((entry.actor, name), None)
+
+
+def _overlap(one: RecordedExchange, other: RecordedExchange) -> bool:
+    return one.summary.started_at < other.end_time and other.summary.started_at < one.end_time
 
 
 def _overlapping_places(entries: Sequence[RecordedExchange], group: Sequence[int]) -> Iterator[int]:

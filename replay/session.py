@@ -28,7 +28,7 @@ from replay.misses import explain, miss
 from replay.misses.miss import Miss
 from replay.pacing import INSTANT
 from replay.recording import Recording
-from replay.reframing.adapt_answer import AdaptedAnswer, adapt_answer, find_closest, find_same_ids
+from replay.reframing.adapt_answer import AdaptedAnswer, adapt_answer, find_closest, find_same_ids, is_told_by_ids
 from replay.reframing.id_pairs import KnownPairs
 from replay.reframing.resumed_streams import ResumedStreams
 from replay.replay_options import ReplayOptions
@@ -321,6 +321,7 @@ class Session:
         if exchange.outcome == "client_closed":
             exchange = await self._without_early_end(exchange)
         if match.is_exact:
+            match = await self._with_certainty(incoming, match)
             return self._served_answer(incoming, match, AdaptedAnswer(exchange=exchange, is_strict_match=True))
         return await self._adapted_answer(incoming, match, exchange)
 
@@ -349,11 +350,24 @@ class Session:
             self._tally.add_drift(recorded.id, fit.drift)
         if fit.misfit:
             return self._miss_answer(incoming, explain.incomplete_miss(incoming, recorded, fit.misfit))
+        match = await self._with_certainty(incoming, match)
         self._known_pairs.note(fit.id_pairs)
         if recorded.session:
             self._resumed_streams = self._resumed_streams or ResumedStreams()
             self._resumed_streams.note_request(recorded.exchange.request, incoming.request)
         return self._served_answer(incoming, match, fit)
+
+    async def _with_certainty(self, incoming: IncomingRequest, match: ScriptMatch) -> ScriptMatch:
+        """Call a match certain whose ids exclude the exchanges that overlapped it."""
+        if not match.is_ambiguous:
+            return match
+        recorded, profiles = match.recorded, self.recording.profiles
+        rivals = self._script.rivals(recorded, _ALTERNATIVES_CONSIDERED)
+        if any(rival.is_heavy for rival in rivals):
+            return match
+        is_told = partial(is_told_by_ids, recorded, rivals, incoming.request, profiles, self._known_pairs)
+        is_ambiguous = not await _run_off_loop(incoming.request, is_told)
+        return msgspec.structs.replace(match, is_ambiguous=is_ambiguous)
 
     async def _swap_for_closer_match(
         self, incoming: IncomingRequest, recorded: RecordedExchange, fit: AdaptedAnswer

@@ -77,6 +77,22 @@ def find_same_ids(
     return None if place is None else others[place]
 
 
+def is_told_by_ids(
+    recorded: RecordedExchange,
+    rivals: Iterable[RecordedExchange],
+    now: Request,
+    profiles: Profiles,
+    known: KnownPairs,
+) -> bool:
+    """Whether the ids of a request say that this recorded exchange is meant and none of the others with the same key."""
+    now_key = make_key(now, profiles)
+    pairs = pair_ids(make_key(recorded.exchange.request, profiles), now_key)
+    if not pairs or known.distance(pairs):
+        return False
+    others = (pair_ids(make_key(rival.exchange.request, profiles), now_key) for rival in rivals)
+    return all(known.distance(other) for other in others)
+
+
 def _adapt_form(recorded: Exchange, now: Request, then_key: KeyResult, now_key: KeyResult) -> AdaptedAnswer:
     response = recorded.response
     if response and BY_NAME[now_key.dialect].claim_json_rpc:

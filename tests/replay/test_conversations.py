@@ -113,12 +113,36 @@ def ask_with_metadata(session: str) -> Request:
 async def test_a_conversation_that_a_path_or_a_field_names_anew_stays_one(
     ask: Callable[[str], Request], order: Sequence[str]
 ) -> None:
+    # The turns of the three conversations overlap.
     exchanges = [
-        exchange(ask(f"{one}-then"), ok(dumps({"said": f"{one}{turn}"})), number=number)
+        exchange(ask(f"{one}-then"), ok(dumps({"said": f"{one}{turn}"})), number=number, ended_at=SECOND * 9 // 4)
         for number, (turn, one) in enumerate(((turn, one) for turn in range(TURNS) for one in "abc"), 1)
     ]
     session = Session("replay-1", build_recording(run_of(*exchanges), PROFILES), ReplayOptions(), lambda _: None)
     for turn, conversations in enumerate(("abc", order)):
         for one in conversations:
             assert f"{one}{turn}" in await text_of(session, ask(f"{one}-now"))
+        # Of the first turn, only the order says which conversation is which.
+        assert session.report()["ambiguous"] == 3
     assert (session.report()["verdict"], session.report()["unused"]) == ("right", 0)
+
+
+async def test_an_id_that_all_conversations_share_decides_nothing() -> None:
+    exchanges = [exchange(ask_model("then"), ok(b"{}"), number=number, ended_at=9 * SECOND) for number in (1, 2, 3)]
+    session = Session("replay-1", build_recording(run_of(*exchanges), PROFILES), ReplayOptions(), lambda _: None)
+    for user in ("now", "now", "then"):
+        await text_of(session, ask_model(user))
+    assert session.report()["ambiguous"] == 3
+
+
+async def test_a_field_that_changes_within_a_conversation_leaves_the_recorded_order() -> None:
+    def ask(worker: str) -> Request:
+        return chat("go on", metadata={"worker": worker})
+
+    exchanges = [
+        exchange(ask(f"then {n % 2}"), ok(dumps({"said": f"answer {n}"})), number=n + 1, started_at=n * SECOND)
+        for n in range(4)
+    ]
+    session = Session("replay-1", build_recording(run_of(*exchanges), PROFILES), ReplayOptions(), lambda _: None)
+    texts = [await text_of(session, ask(f"now {worker}")) for worker in (0, 1, 1, 0)]
+    assert [f"answer {n}" in text for n, text in enumerate(texts)] == [True] * 4
