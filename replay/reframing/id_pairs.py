@@ -20,10 +20,10 @@ type Pairs = tuple[tuple[str, str], ...]
 def pair_ids(then: KeyResult, now: KeyResult) -> Pairs:
     """Pair the ids of two requests with equal keys."""
     names = {name: was for _, was, name in then.notes.ids}
-    linked = [(names[name], was) for _, was, name in now.notes.ids if name in names]
+    link_ids = [(names[name], was) for _, was, name in now.notes.ids if name in names]
     before = dict(_left_out_ids(then))
-    left_out = [(f"{at} {before[at]}", f"{at} {value}") for at, value in _left_out_ids(now) if at in before]
-    return tuple(dict.fromkeys((*linked, *left_out)))
+    path_and_field_ids = [(f"{at} {before[at]}", f"{at} {value}") for at, value in _left_out_ids(now) if at in before]
+    return tuple(dict.fromkeys((*link_ids, *path_and_field_ids)))
 
 
 _CONVERSATION: Final = re.compile("session|conversation|thread|chat|user", re.IGNORECASE)
@@ -34,9 +34,9 @@ def _left_out_ids(key: KeyResult) -> Iterator[tuple[str, str]]:
     """The ids in the path, and in fields that are left out because they say who asks, by their places."""
     route = key.route
     if route.path != route.key_path:
-        parts, kept = route.path.split("/"), route.key_path.split("/")
-        if len(parts) == len(kept):
-            yield from ((f"/path/{n}", part) for n, part in enumerate(parts) if kept[n] == "*")
+        parts, key_parts = route.path.split("/"), route.key_path.split("/")
+        if len(parts) == len(key_parts):
+            yield from ((f"/path/{n}", part) for n, part in enumerate(parts) if key_parts[n] == "*")
     for at, rule in key.notes.left_out:
         if rule == "identity" and (steps := _body_steps(at)) is not None:
             yield from _named_texts("/".join(map(str, steps)), _value_at(key.request_body, steps))
