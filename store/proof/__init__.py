@@ -9,6 +9,7 @@ sealing        append chains to the tree and sign checkpoints
 run_check      compare what a run has with its records
 tree_check     check the signed trees, once for all runs that are verified together
 verification   check a run in the database
+verdict        what checking a run has shown, and its form as JSON
 seal_marks     say how far runs are sealed, and how their last verification ended
 bundle_proof   the proof in a bundle: make it, and check it offline
 """

@@ -31,7 +31,7 @@ from store.proof.commitments import PARTS, SALT, salt_of
 from store.proof.run_check import RunCheck, sealed_problem
 from store.proof.sealing import newest_checkpoint
 from store.proof.tiles import load_nodes
-from store.proof.verification import SealState, Verification, conclude
+from store.proof.verdict import SealState, Verification, conclude
 
 type Members = dict[str, Any]
 

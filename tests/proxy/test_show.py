@@ -23,7 +23,7 @@ from proxy.terminal.render_run import (
     tool_call_text,
 )
 from store.proof.run_check import Erasure, RunCheck
-from store.proof.verification import SealState, conclude, verification_shape
+from store.proof.verdict import SealState, conclude, verification_shape
 from tests.proxy.test_cli_words import call
 from tests.store.house import EXAMPLE
 from tests.store.samples import NOON, exchange, model_call

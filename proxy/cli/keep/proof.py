@@ -20,7 +20,7 @@ from store.datadir import DataDir
 from store.proof.bundle_proof import NoProof, verify_bundle
 from store.proof.run_check import RunCheck
 from store.proof.signing_keys import find_log_keys, rotate_signing_key
-from store.proof.verification import conclude, verification_shape
+from store.proof.verdict import conclude, verification_shape
 
 EXIT_CODES = {"verified": 0, "failed": 1, "unproven": 3}
 SEVERITY: Final = ("verified", "unproven", "failed")

@@ -24,7 +24,8 @@ from store.proof.seal_marks import LastVerdict, load_seals
 from store.proof.sealing import newest_checkpoint
 from store.proof.signing_keys import log_origin
 from store.proof.tiles import load_nodes
-from store.proof.verification import RunVerifier, Verification, verification_shape
+from store.proof.verdict import Verification, verification_shape
+from store.proof.verification import RunVerifier
 from store.query.rest_shapes import Shape, envelope_shape, rfc3339
 
 router = APIRouter(tags=["proof"], route_class=DeferredRoute)

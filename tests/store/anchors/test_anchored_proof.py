@@ -21,7 +21,8 @@ from store.bundle.sealed_lines import seal_line
 from store.database.connection import Database
 from store.ingest.batch_writer import BatchWriter
 from store.proof.bundle_proof import load_bundle_proof, verify_bundle
-from store.proof.verification import RunVerifier, Verification
+from store.proof.verdict import Verification
+from store.proof.verification import RunVerifier
 from store.query.exchanges import ExchangeQueries
 from tests.store.anchors.servers import WITNESS_TIME, OpensslAuthority, SpecWitness, serving
 from tests.store.anchors.test_anchorer import LOG_KEY, ORIGIN, make_anchorer, seal

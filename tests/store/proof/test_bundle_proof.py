@@ -24,7 +24,7 @@ from store.ingest.batch_writer import BatchWriter
 from store.proof.bundle_proof import NoProof, verify_bundle
 from store.proof.sealing import Sealer
 from store.proof.signing_keys import SigningKeys
-from store.proof.verification import Verification
+from store.proof.verdict import Verification
 from store.query.runs import Runs
 from tests.store.exchanges import effect_batch
 from tests.store.house import PROFILES, SIGNING_KEYS, open_house

@@ -24,7 +24,8 @@ from store.ingest.batch_writer import BatchWriter
 from store.proof.chain import append_erasures, append_records
 from store.proof.sealing import Sealer, TreeAltered
 from store.proof.signing_keys import SigningKeys
-from store.proof.verification import RunVerifier, Verification
+from store.proof.verdict import Verification
+from store.proof.verification import RunVerifier
 from store.query.exchanges import ExchangeQueries
 from store.query.runs import Runs
 from tests.store.exchanges import effect_batch
