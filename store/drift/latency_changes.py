@@ -42,6 +42,9 @@ type Classes = Mapping[int, int]
 
 MEASURES: Final = ("first_byte", "duration")
 
+type _Tokens = Literal["input_tokens", "output_tokens"]
+TOKENS: Final[tuple[_Tokens, ...]] = ("input_tokens", "output_tokens")
+
 
 async def find_latency_changes(database: Database, question: DriftQuestion, project: str = "default") -> list[Shape]:
     """Return of each model that was asked for whether it became slower or faster, and since when; those that did come first."""
@@ -72,8 +75,7 @@ def _order(one: Shape) -> tuple[bool, str, str]:
 
 def judge_days(days: Sequence[DayLatencies], measure: str, since: int = 0) -> Shape:
     """Judge the days of one model, in order: the change since `since` that is the clearest, if there is one."""
-    sides = [_Sides.divide(days, place, measure) for place, day in enumerate(days) if place and day.day >= since]
-    sides = [one for one in sides if one.has_enough]
+    sides = [one for one in _divide(days, measure) if one.day >= since and one.has_enough]
     if not sides:
         return _shape("unknown", f"there are fewer than {FEWEST_CALLS} calls before or after each day")
     changes = [one for one in sides if one.verdict != "same" and one.chance * len(sides) <= LARGEST_P]
@@ -89,23 +91,15 @@ def judge_days(days: Sequence[DayLatencies], measure: str, since: int = 0) -> Sh
 class _Side:
     """The calls of some days."""
 
+    days: Sequence[DayLatencies]
     classes: Classes
-    input_tokens: float | None
-    output_tokens: float | None
-    """On average of a call; None where no call has any."""
+    """The sum of those of the days."""
 
-    @classmethod
-    def of(cls, days: Sequence[DayLatencies], measure: str) -> "_Side":
-        classes: Counter[int] = Counter()
-        for day in days:
-            classes.update(day.first_bytes if measure == "first_byte" else day.durations)
-        calls = sum(day.calls for day in days)
-        sums = [[getattr(day, name) for day in days] for name in ("input_tokens", "output_tokens")]
-        means = [
-            sum(found) / calls if calls and (found := [one for one in values if one is not None]) else None
-            for values in sums
-        ]
-        return cls(classes=classes, input_tokens=means[0], output_tokens=means[1])
+    def tokens(self, name: _Tokens) -> float | None:
+        """The tokens of a call on average; None where no call has any."""
+        calls = sum(day.calls for day in self.days)
+        known = [tokens for day in self.days if (tokens := getattr(day, name)) is not None]
+        return sum(known) / calls if calls and known else None
 
     @property
     def calls(self) -> int:
@@ -122,8 +116,8 @@ class _Side:
         return {
             "calls": self.calls,
             "median_ms": milliseconds(round(self.median)),
-            "input_tokens": self.input_tokens,
-            "output_tokens": self.output_tokens,
+            "input_tokens": self.tokens("input_tokens"),
+            "output_tokens": self.tokens("output_tokens"),
         }
 
 
@@ -134,11 +128,6 @@ class _Sides:
     day: int
     before: _Side
     after: _Side
-
-    @classmethod
-    def divide(cls, days: Sequence[DayLatencies], place: int, measure: str) -> "_Sides":
-        before, after = (_Side.of(side, measure) for side in (days[:place], days[place:]))
-        return cls(day=days[place].day, before=before, after=after)
 
     @property
     def has_enough(self) -> bool:
@@ -175,12 +164,28 @@ class _Sides:
     @property
     def difference(self) -> str | None:
         """Why the calls cannot be compared; None if they can."""
-        for name in ("input_tokens", "output_tokens"):
-            was, now = getattr(self.before, name), getattr(self.after, name)
+        for name in TOKENS:
+            was, now = self.before.tokens(name), self.after.tokens(name)
             if was and now and not 1 / MOST_TOKENS_RATIO <= now / was <= MOST_TOKENS_RATIO:
                 part = "prompt" if name == "input_tokens" else "answer"
                 return f"its calls are others: {now:,.0f} tokens of the {part} on average, {was:,.0f} before"
         return None
+
+
+def _divide(days: Sequence[DayLatencies], measure: str) -> Iterator[_Sides]:
+    """Yield both sides of each day but the first. From one day to the next, only the calls of one day change sides."""
+    of_days = [day.first_bytes if measure == "first_byte" else day.durations for day in days]
+    before, after = Counter[int](), Counter[int]()
+    for classes in of_days:
+        after.update(classes)
+    for place, moved in enumerate(of_days[:-1], 1):
+        before.update(moved)
+        after.subtract(moved)
+        sides = [
+            _Side(days=some, classes={number: calls for number, calls in counts.items() if calls})
+            for some, counts in ((days[:place], before), (days[place:], after))
+        ]
+        yield _Sides(day=days[place].day, before=sides[0], after=sides[1])
 
 
 def _slower_share(before: Classes, after: Classes) -> float:

@@ -244,10 +244,14 @@ type _Classes = Mapping[tuple[bool, tuple[Any, ...]], Counter[int]]
 
 
 async def _load_classes(connection: AsyncConnection, query: CompoundSelect[Any] | Select[Any]) -> _Classes:
+    """Load the classes that a query counts: its columns are the values, whether it is the duration, the number and the count."""
+    counted = query.subquery("by_class")
+    *names, number, count = counted.c
+    # One row for each group rather than for each of its classes, of which there are hundreds.
+    arrays = select(*names, func.array_agg(number), func.array_agg(count)).where(number.is_not(None)).group_by(*names)
     classes: defaultdict[tuple[bool, tuple[Any, ...]], Counter[int]] = defaultdict(Counter)
-    for *values, is_duration, number, count in await connection.execute(query):
-        if number is not None:
-            classes[is_duration, tuple(values)][number] += count
+    for *values, is_duration, numbers, counts in await connection.execute(arrays):
+        classes[is_duration, tuple(values)] = Counter(dict(zip(numbers, counts, strict=True)))
     return classes
 
 
