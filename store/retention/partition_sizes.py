@@ -100,13 +100,13 @@ async def load_store_size(connection: asyncpg.Connection) -> int:
     return size
 
 
-def run_sizes(days: Sequence[DaySize]) -> Mapping[tuple[str, str], int]:
-    """Add up the bytes of each run over all days."""
-    sizes: defaultdict[tuple[str, str], int] = defaultdict(int)
+def run_sizes(days: Sequence[DaySize]) -> Mapping[str, Mapping[str, int]]:
+    """Add up the bytes of each run of each project over all days."""
+    sizes: defaultdict[str, defaultdict[str, int]] = defaultdict(lambda: defaultdict(int))
     for day in days:
         total = sum(day.weights.values()) or 1
-        for run, weight in day.weights.items():
-            sizes[run] += day.size * weight // total
+        for (project, run), weight in day.weights.items():
+            sizes[project][run] += day.size * weight // total
     return sizes
 
 

@@ -4,6 +4,7 @@ import datetime as dt
 from collections import Counter, defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import repeat
 from typing import Final, Literal, NamedTuple
 
 import asyncpg
@@ -96,17 +97,12 @@ async def make_plan(
             changed = await _changed_runs(database, project)
             loader = FactsLoader(connection, project, policy.rules, now, changed)
             await loader.prepare()
-            await _judge_project(loader, project, policy, now, sizes, judgement)
+            await _judge_project(loader, policy, now, sizes.get(project, {}), judgement)
     return _assemble_plan(judgement, policy, size, days, now)
 
 
 async def _judge_project(
-    loader: FactsLoader,
-    project: str,
-    policy: RetentionPolicy,
-    now: int,
-    sizes: Mapping[tuple[str, str], int],
-    judgement: _Judgement,
+    loader: FactsLoader, policy: RetentionPolicy, now: int, sizes: Mapping[str, int], judgement: _Judgement
 ) -> None:
     """Judge the runs of a project, in groups first: most stay, and are only counted."""
     names: list[str] = []
@@ -115,12 +111,11 @@ async def _judge_project(
         if verdict.part is not None or (policy.budget is not None and verdict.may_go_for_budget):
             names += group.runs
         else:
-            size = sum([sizes.get((project, run), 0) for run in group.runs])
+            size = sum(map(sizes.get, group.runs, repeat(0)))
             judgement.counted.append(_CountedRuns(verdict, len(group.runs), size))
     async for page in loader.pages(names):
         judgement.judged += [
-            _RunVerdict(one, judge_run(one.facts, policy.rules, now), sizes.get((project, one.facts.run), 0))
-            for one in page
+            _RunVerdict(one, judge_run(one.facts, policy.rules, now), sizes.get(one.facts.run, 0)) for one in page
         ]
 
 

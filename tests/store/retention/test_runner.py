@@ -103,6 +103,30 @@ async def compare_groups(database: Database) -> None:
             assert set(alone) == await run_names(database)
 
 
+async def test_a_run_ended_badly_only_if_its_very_last_call_failed(database: Database) -> None:
+    runs = {
+        "failed": [make_exchange("failed", 20, 1), make_exchange("failed", 20, 2, status=500)],
+        "alone": [make_exchange("alone", 19, 3, status=500)],
+        "same day": [make_exchange("same day", 20, 4, status=500), make_exchange("same day", 20, 5)],
+        "later day": [make_exchange("later day", 20, 6, status=500), make_exchange("later day", 12, 7)],
+        "twice": [make_exchange("twice", 20, n, status=500 if n != 9 else 200) for n in (8, 9, 10)],
+        # The last of two calls of the same time is that with the greater id, which is the first here.
+        "together": [
+            exchange(n, run="together", at=NOW - 20 * DAY, status=status) for n, status in ((11, 200), (12, 500))
+        ],
+        "whole": [make_exchange("whole", 20, 13)],
+    }
+    await store(database, [one for some in runs.values() for one in some])
+    assert len(await fetch(database, "SELECT FROM calls WHERE failed")) == 7
+    async with database.connection() as connection:
+        for changed in (frozenset[str](), None):
+            loader = FactsLoader(connection, "default", shipped_rules(), NOW + 1, changed)
+            await loader.prepare()
+            groups = await loader.groups()
+            bad = {run for one in groups for run in one.runs if one.facts.ended_badly}
+            assert bad == {"failed", "alone", "twice"}, changed
+
+
 async def test_old_runs_go_with_their_space_and_all_others_stay_whole(database: Database) -> None:
     old = [make_exchange(f"old-{n}", 20 + n % 3, n) for n in range(60)]
     stays = {
