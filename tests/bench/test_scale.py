@@ -2,8 +2,8 @@
 
 import pytest
 
-from bench.scale import ingest_ratios, options
-from bench.scale_queries import ABSENT, queries
+from bench.scale import TARGETS_MS, ingest_ratios, options
+from bench.scale_queries import ABSENT, details, queries
 from bench.scale_rows import CASE, DAY, case_of, run_exchanges, run_name
 from calls.derive import derive_call
 from store.active_profiles import load_profiles
@@ -38,6 +38,7 @@ def test_every_query_has_a_name_of_its_own_and_a_target() -> None:
     assert len({(one.group, one.name) for one in found}) == len(found)
     assert all(one.target().startswith("/v1/") for one in found)
     assert any(ABSENT in one.target() for one in found)
+    assert {one.group for one in (*found, *details("run", "call"))} == TARGETS_MS.keys()
 
 
 def test_ingest_is_compared_by_medians() -> None:
