@@ -82,6 +82,13 @@ def _parse_origin(text: str) -> str:
     return text.rstrip("/")
 
 
+def _parse_store_url(text: str) -> str:
+    origin = _parse_origin(text)
+    if not origin.startswith("http://"):
+        raise ValueError(f"{text!r} is not the URL of a store server: it speaks plain HTTP; use http://host:port")
+    return origin
+
+
 def _check_project(name: str) -> str:
     if not PROJECT_NAME.fullmatch(name):
         raise ValueError(f"{name[:80]!r} is not a name of a project: use 1 to 63 of a-z 0-9 . _ -, no sign first")
@@ -116,6 +123,7 @@ _read_mode: Final[Reader[Mode]] = one_of("record", "replay", "auto", "passthroug
 _read_words: Final = list_of(read_text, separated=True)
 _read_endpoint: Final = with_checks(read_text, check_endpoint)
 _read_origin: Final = with_checks(read_text, _parse_origin)
+_read_store_url: Final = with_checks(read_text, _parse_store_url)
 _read_size: Final[Reader[str]] = with_checks(read_text, check_size)
 _read_port: Final = whole_number(1, 65535)
 
@@ -150,7 +158,7 @@ class Settings:
         one_of("all", "store", "proxy"), "all", description="what `up` runs; the images run one part each"
     )
     store_url: str | None = setting(
-        optional(_read_origin),
+        optional(_read_store_url),
         None,
         description="URL of the store server for `part = proxy`, e.g. http://store:8081; unset: this machine's `api_port`",
     )

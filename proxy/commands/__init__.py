@@ -10,6 +10,7 @@ judge            `playhead judge`
 export           `playhead export` to files
 export_spans     `playhead export --format otlp`
 up               `playhead up`
+store_elsewhere  ask after the store server of `up --part proxy`
 view             `playhead view`
 code_version     the Git commit of the code that a command runs
 generations      record what a replay is missing

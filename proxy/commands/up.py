@@ -14,12 +14,12 @@ from typing import Any
 import click
 
 from proxy.capture.control_path import control_path
+from proxy.commands.store_elsewhere import StoreElsewhere
 from proxy.errors import Failure
 from proxy.processes import settings_match as agreement
 from proxy.processes.child_process import ChildProcess
 from proxy.processes.command_processes import CommandProcesses, reachable_host
 from proxy.processes.ports import reserve_port
-from proxy.processes.store_client import Api
 from proxy.run_names import recording_path
 from proxy.settings import Settings
 from proxy.terminal.hangup import call_when_stopped
@@ -31,13 +31,6 @@ LONGEST_PAUSE = 5.0
 
 QUIET = 60.0
 """Seconds of running after which a process that dies is restarted without a pause."""
-
-# As `store.database.wait` has them for the store server. To import them from there would import SQLAlchemy, 0.35 s of CPU.
-RETRY_PAUSES = (0.1, 2.0)
-"""Seconds between two attempts to reach a store server: at first, and at most."""
-
-REPEAT_EVERY = 30.0
-"""Seconds after which the same obstacle is reported again."""
 
 
 async def up(settings: Settings, say: Callable[[str], None]) -> None:
@@ -142,8 +135,8 @@ async def _serve(
                 from proxy.canary.schedule import run_canaries
 
                 group.create_task(run_canaries(settings, say))
-            if "store" not in parts and is_fetching:
-                group.create_task(_wait_for_store(processes.api_client(str(api)), say, prepared))
+            if "store" not in parts:
+                group.create_task(_follow_store_server(processes, str(api), say, prepared if is_fetching else None))
             for part, firsts in ready.items():
                 for slot, first in enumerate(firsts):
                     group.create_task(_keep_running(partial(starts[part], slot), first, say, prepared))
@@ -151,6 +144,18 @@ async def _serve(
             _announce(processes, f"http://{host}:{port}", api, ready_messages, controls)
     except* _StopRequested:
         pass
+
+
+async def _follow_store_server(
+    processes: CommandProcesses, api: str, say: Callable[[str], None], prepared: asyncio.Event | None
+) -> None:
+    """Set `prepared` once runs can be fetched from a store server elsewhere. Then report while it stores nothing."""
+    settings = processes.settings
+    store_server = StoreElsewhere(processes.api_client(api), say)
+    if prepared is not None:
+        await store_server.wait(prepared)
+    if {settings.mode, *settings.modes.values()} & {"record", "auto"}:
+        await store_server.watch(processes.data.spools, settings.spool_limit)
 
 
 async def _stop(stopped: asyncio.Event, say: Callable[[str], None]) -> None:
@@ -170,24 +175,6 @@ def _start_after(
         return await start(slot)
 
     return start_later
-
-
-async def _wait_for_store(api: Api, say: Callable[[str], None], prepared: asyncio.Event) -> None:
-    """Wait, however long it takes, until runs can be fetched from a store server that runs elsewhere."""
-    loop = asyncio.get_running_loop()
-    began, reported, last = loop.time(), -REPEAT_EVERY, ""
-    pause, longest = RETRY_PAUSES
-    while (obstacle := await asyncio.to_thread(api.fetch_obstacle)) is not None:
-        if obstacle != last or loop.time() - reported >= REPEAT_EVERY:
-            say(
-                f"waiting for the store server at {api.url}, which has the runs of --replay: {obstacle} It is tried again until it answers."
-            )
-            last, reported = obstacle, loop.time()
-        await asyncio.sleep(pause)
-        pause = min(pause * 2, longest)
-    if last:
-        say(f"the store server at {api.url} is ready, after {loop.time() - began:.0f} s")
-    prepared.set()
 
 
 def _announce(

@@ -20,6 +20,11 @@ DOT_SEGMENTS: Final = (".", "..")
 
 MAX_INT_DIGITS: Final = 4000
 
+LOOK_TIMEOUT: Final = 2.0
+"""Seconds that a store server may take to answer whether it can be used. `up` does not stop before."""
+
+_FEWEST_RUNS: Final = {"limit": "1", "fields": "id"}
+
 
 class NotFound(Failure):
     """The store server does not have what was requested."""
@@ -119,12 +124,21 @@ class Api:
         return list(report["troubles"].values()), dict(report.get("exports", {}))
 
     def fetch_obstacle(self) -> str | None:
-        """Explain why no recording can be fetched at the moment; None if one can. Takes seconds at most."""
+        """Explain why this server has nothing of the data directory at the moment; None if it can be used. Takes seconds at most."""
         try:
-            troubles = self._http.request("GET", "/readyz", timeout=5.0).json()["troubles"]
-        except (HttpError, ValueError, KeyError, TypeError):
-            return f"nothing that answers /readyz listens at {self.url}."
-        return str(troubles["database"]) if "database" in troubles else None
+            troubles = self._http.request("GET", "/readyz", timeout=LOOK_TIMEOUT).json()["troubles"]
+            if "database" in troubles:
+                return str(troubles["database"])
+            # The token is in the data directory: who refuses it has another one.
+            status = self._http.request("GET", "/v1/runs", params=_FEWEST_RUNS, timeout=LOOK_TIMEOUT).status_code
+        except HttpTimeout:
+            return f"{self.url} does not answer within {LOOK_TIMEOUT:.0f} s."
+        except (HttpError, ValueError, KeyError, TypeError) as error:
+            why = f" ({error})" if isinstance(error, HttpError) else ""
+            return f"nothing that answers /readyz listens at {self.url}{why}."
+        if status != 401:
+            return None
+        return f"{self.url} refuses the API token in {self._token_file}, so it has another data directory: let both share one, or correct store_url."
 
     def is_healthy(self) -> bool:
         """Whether the store server answers at all."""

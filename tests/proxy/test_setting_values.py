@@ -87,6 +87,10 @@ LONG = "x" * 5000
         ('token = "a\\nb"', "token: a token has printable ASCII characters alone"),
         ('token = "ab "', "token: a token has printable ASCII characters alone"),
         ('store_url = "http://store:70000"', "store_url: 'http://store:70000' is not an origin such as"),
+        (
+            'store_url = "https://store:8081"',
+            "store_url: 'https://store:8081' is not the URL of a store server: it speaks",
+        ),
         ('store_url = "http://store:0"', "store_url: 'http://store:0' is not an origin such as"),
         ('store_url = "http://[::1"', "store_url: 'http://[::1' is not an origin such as"),
         ('reverse = "http://a b"', "reverse: 'http://a b' is not an origin such as"),

@@ -13,7 +13,8 @@ from typing import Any, ClassVar, cast
 
 import pytest
 
-from proxy.commands.up import LONGEST_PAUSE, _keep_running, _wait_for_store
+from proxy.commands.store_elsewhere import StoreElsewhere
+from proxy.commands.up import LONGEST_PAUSE, _keep_running
 from proxy.errors import Failure
 from proxy.processes.child_process import ChildProcess
 from proxy.processes.ports import free_port
@@ -75,13 +76,15 @@ async def test_what_cannot_start_at_all_is_not_tried_again() -> None:
 
 
 class StoreServer(BaseHTTPRequestHandler):
-    """Answers `/readyz` with what `troubles` says."""
+    """Answers `/readyz` with what `troubles` says, and all else for the token `mine` alone."""
 
     troubles: ClassVar[dict[str, str]] = {}
 
     def do_GET(self) -> None:
         body = json.dumps({"troubles": self.troubles}).encode()
-        self.send_response(503 if self.troubles else 200)
+        is_mine = self.headers["Authorization"] == "Bearer mine"
+        is_open = self.path.startswith("/readyz")
+        self.send_response((503 if self.troubles else 200) if is_open else 200 if is_mine else 401)
         self.send_header("Content-Length", str(len(body)))
         self.end_headers()
         self.wfile.write(body)
@@ -99,11 +102,11 @@ def serving(port: int) -> Iterator[None]:
 
 
 async def test_workers_wait_for_the_store_that_has_what_they_replay(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("proxy.commands.up.RETRY_PAUSES", (0.01, 0.02))
+    monkeypatch.setattr("proxy.commands.store_elsewhere.RETRY_PAUSES", (0.01, 0.02))
     said: list[str] = []
     prepared = asyncio.Event()
     port = free_port("127.0.0.1", 0)
-    waiting = _wait_for_store(Api(f"http://127.0.0.1:{port}"), said.append, prepared)
+    waiting = StoreElsewhere(Api(f"http://127.0.0.1:{port}", "mine"), said.append).wait(prepared)
     async with asyncio.timeout(60), asyncio.TaskGroup() as group:
         group.create_task(waiting)
         while not said:  # noqa: ASYNC110 - it says it to a list
@@ -120,6 +123,38 @@ async def test_workers_wait_for_the_store_that_has_what_they_replay(monkeypatch:
             await prepared.wait()
     assert len(said) == 3
     assert "is ready, after" in said[2]
+
+
+async def test_what_workers_record_and_nobody_stores_is_reported(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("proxy.commands.store_elsewhere.RETRY_PAUSES", (0.01, 0.02))
+    monkeypatch.setattr("proxy.commands.store_elsewhere.LOOK_EVERY", 0.02)
+    monkeypatch.setattr("proxy.commands.store_elsewhere.PATIENCE", 0.2)
+    said: asyncio.Queue[str] = asyncio.Queue()
+    loop = asyncio.get_running_loop()
+    StoreServer.troubles = {}
+    port = free_port("127.0.0.1", 0)
+    url, token = f"http://127.0.0.1:{port}", Path("/data/keys/api.token")
+
+    def watching(own_token: str) -> asyncio.Task[None]:
+        server = StoreElsewhere(Api(url, own_token, token), said.put_nowait)
+        return loop.create_task(server.watch(Path("/data/spool"), 1 << 20))
+
+    async with asyncio.timeout(60):
+        began = loop.time()
+        task = watching("mine")
+        first = await said.get()
+        # One that starts at the same time is not missed yet.
+        assert loop.time() - began >= 0.2
+        assert f"nothing that answers /readyz listens at {url} ([Errno 111] Connection refused)" in first
+        assert "It waits in /data/spool, up to 1,048,576 bytes (spool_limit)." in first
+        with serving(port):
+            assert await said.get() == f"the store server at {url} stores what is recorded again"
+            task.cancel()
+            # The same server with another data directory never sees these spools.
+            task = watching("other")
+            assert "refuses the API token in /data/keys/api.token, so it has another data directory" in await said.get()
+            task.cancel()
+    assert said.empty()
 
 
 async def test_up_of_workers_alone_waits_unready_and_stops_on_a_signal(tmp_path: Path) -> None:
