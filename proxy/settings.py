@@ -16,6 +16,7 @@ from typing import Any, Final, Literal
 from urllib.parse import urlsplit
 
 from calls.project_runs import DEFAULT_PROJECT, PROJECT_NAME
+from calls.redaction.settings import RedactionSettings
 from proxy.anchor_settings import TimestampSettings, WitnessSettings
 from proxy.canary.canary_settings import CanarySettings
 from proxy.errors import Failure
@@ -362,6 +363,15 @@ class Settings:
             raise ValueError(f"mode {self.mode} answers nothing from recordings: add --mode replay to --replay")
         if self.workers > 1 and self.mode in ("replay", "auto"):
             raise ValueError(f"mode {self.mode} keeps its position in the recording in one process: use --workers 1")
+
+    @property
+    def redaction(self) -> RedactionSettings:
+        """What is redacted beside secrets."""
+        return RedactionSettings(
+            personal_data=self.redact_personal_data,
+            names=tuple(self.redact_names),
+            keep_token_claims=self.keep_token_claims,
+        )
 
     @property
     def host_modes(self) -> dict[str, Mode]:

@@ -6,6 +6,7 @@ from typing import Any, Literal
 import msgspec
 
 from calls.project_runs import DEFAULT_PROJECT
+from calls.redaction.settings import RedactionSettings
 from store.log_format import LogFormat
 
 type Mode = Literal["record", "replay", "auto", "passthrough"]
@@ -73,9 +74,7 @@ class WorkerConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
     connect_ports: tuple[int, ...] = (80, 443)
     allow_private: bool = False
     profiles_toml: str | None = None
-    redact_personal_data: bool = False
-    keep_token_claims: bool = False
-    redact_names: tuple[str, ...] = ()
+    redaction: RedactionSettings = RedactionSettings()
     spooled: bool = True
     """Whether the worker has a spool. One that only replays records nothing."""
 

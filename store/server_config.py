@@ -2,6 +2,7 @@
 
 import msgspec
 
+from calls.redaction.settings import RedactionSettings
 from store.anchors.targets import AnchorTargets
 from store.log_format import LogFormat
 from store.objects.target import ObjectTarget
@@ -25,8 +26,7 @@ class StoreServerConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknow
 
     mode: str = "record"
     profiles_toml: str | None = None
-    redact_personal_data: bool = False
-    redact_names: tuple[str, ...] = ()
+    redaction: RedactionSettings = RedactionSettings()
     tokens: tuple[str, ...] = ()
     """Further tokens that the API accepts, beside the token of the data directory."""
 

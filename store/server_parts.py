@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Final
 from calls.derive import deriver
 from calls.keys.element_memory import ElementMemory
 from calls.project_runs import full_run_name
-from calls.redaction.redactor import Redactor
+from calls.redaction.redactor import create_redactor
 from store.access.audit_log import AuditLog
 from store.active_profiles import load_profiles
 from store.anchors.anchorer import Anchorer
@@ -94,11 +94,7 @@ class PartFactory:
         self._fresh = FreshTexts()
         self._keys = data.signing_keys()
         self._profiles = load_profiles(config.profiles_toml)
-        self._clean = Redactor(
-            key=data.redaction_key(),
-            personal_data=config.redact_personal_data,
-            names=config.redact_names,
-        ).redact_text
+        self._clean = create_redactor(config.redaction, data.redaction_key()).redact_text
         use_own_prices(config.own_prices)
         self._memory = ElementMemory()
         self._shared_memory: RunVersions | None = None
@@ -168,8 +164,7 @@ class PartFactory:
             mode=self._config.mode,
             replays=str(self._data.replays),
             profiles_toml=self._config.profiles_toml,
-            redact_personal_data=self._config.redact_personal_data,
-            redact_names=self._config.redact_names,
+            redaction=self._config.redaction,
             own_prices=self._config.own_prices,
             claims=None if self._config.shared_runs else str(self._data.claims),
             run_versions=str(self._data.run_versions) if self._database.run_versions else None,

@@ -1,6 +1,7 @@
 """Find and replace secrets before anything is stored.
 
 redactor    the entry point: redact heads, bodies and texts
+settings    what a user sets about redaction
 head        redact headers and URLs
 body        redact bodies in pieces
 declared    redact secrets that a profile declares by path

@@ -26,6 +26,7 @@ from calls.redaction.rules.personal_names import rules_for_names
 from calls.redaction.rules.secret_rule import SecretRule
 from calls.redaction.scanning.layered_scanner import LayeredScanner
 from calls.redaction.scanning.scanner import RuleTable
+from calls.redaction.settings import RedactionSettings
 from calls.redaction.streams.message_bounds import has_messages
 from calls.redaction.streams.streamed_messages import StreamedMessages
 from calls.redaction.streams.streamed_text import StreamedText
@@ -386,6 +387,17 @@ class Redactor:
         edits = LayeredScanner(self._table, self._key, is_binary=is_binary).feed(data, last=True)
         tally.count += len(edits)
         return apply_edits(data, 0, edits).decode(codec) if edits else text
+
+
+def create_redactor(settings: RedactionSettings, key: bytes, profiles: Profiles | None = None) -> Redactor:
+    """Create the redactor for what a user has set."""
+    return Redactor(
+        key=key,
+        profiles=profiles,
+        personal_data=settings.personal_data,
+        names=settings.names,
+        keep_token_claims=settings.keep_token_claims,
+    )
 
 
 def redact_whole_body(body: BodyRedactor, data: bytes) -> tuple[bytes, int, bool]:

@@ -3,6 +3,7 @@
 import asyncio
 import json
 import re
+import secrets
 from collections.abc import Awaitable, Callable, Iterator
 from contextlib import contextmanager, nullcontext
 from datetime import UTC, datetime, timedelta
@@ -23,6 +24,8 @@ from proxy.terminal.waiting import show_waiting
 
 if TYPE_CHECKING:
     from calls.keys.profile import Profiles
+    from calls.redaction.redactor import Redactor
+    from store.diff.steps import StepReader
 
 type Command = Callable[..., Any]
 
@@ -282,3 +285,19 @@ def user_profiles(settings: Settings) -> "Profiles":
         return load_profiles(text)
     except BadProfile as error:
         raise Failure(f"{settings.config}: {error}") from error
+
+
+def reading_redactor(settings: Settings, profiles: "Profiles") -> "Redactor":
+    """Return the redactor for what a command reads. Nothing of it is stored, so any redaction key will do."""
+    from calls.redaction.redactor import create_redactor
+
+    return create_redactor(settings.redaction, secrets.token_bytes(32), profiles)
+
+
+def step_reader(settings: Settings) -> "tuple[StepReader, Redactor]":
+    """Return what reads and redacts steps as the store server does."""
+    from store.diff.steps import StepReader
+
+    profiles = user_profiles(settings)
+    redactor = reading_redactor(settings, profiles)
+    return StepReader(profiles=profiles, clean=redactor.redact_text), redactor

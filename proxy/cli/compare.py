@@ -1,7 +1,6 @@
 """The commands that compare: diff, bisect, drift."""
 
 import asyncio
-import secrets
 from dataclasses import asdict
 from functools import partial
 from pathlib import Path
@@ -19,7 +18,7 @@ from proxy.cli.common import (
     print_json,
     query_store,
     settings_from_flags,
-    user_profiles,
+    step_reader,
     with_isolation,
     with_settings,
 )
@@ -80,7 +79,7 @@ def diff_command(one: str, other: str, everything: bool, as_json: bool, **flags:
 
 async def compare_recordings(settings: Settings, one: str, other: str) -> dict[str, Any]:
     """Compare two runs or files. Raise Failure if one cannot be read."""
-    reading, redactor = _step_reader(settings)
+    reading, redactor = step_reader(settings)
     names = (one, other)
     files = {name: path for name in names if (path := _recording_file(name))}
     if all(name in files for name in names):
@@ -94,12 +93,6 @@ async def compare_recordings(settings: Settings, one: str, other: str) -> dict[s
                 return await asyncio.to_thread(_fetch_diff, api, one, other)
         sides = [await _load_bundle(processes, name, redactor, reading) for name in names]
     return await asyncio.to_thread(compare_runs, (one, sides[0].exchanges), (other, sides[1].exchanges), reading)
-
-
-def _step_reader(settings: Settings) -> tuple[StepReader, Redactor]:
-    """Return what reads and redacts steps as the store server does. Nothing is stored, so any redaction key will do."""
-    redactor = Redactor(key=secrets.token_bytes(32))
-    return StepReader(profiles=user_profiles(settings), clean=redactor.redact_text), redactor
 
 
 def _fetch_diff(api: Api, one: str, other: str) -> dict[str, Any]:
@@ -186,7 +179,7 @@ async def _bisect(
     settings: Settings, good: str, bad: str, command: tuple[str, ...], wish: IsolationOptions
 ) -> dict[str, Any]:
     require_command(command)
-    reading, redactor = _step_reader(settings)
+    reading, redactor = step_reader(settings)
     async with CommandProcesses(settings) as processes:
         sides = [await _load_bundle(processes, name, redactor, reading) for name in (good, bad)]
         mixtures = await asyncio.to_thread(_build_mixtures, (good, bad), sides, reading)

@@ -11,7 +11,7 @@ import click
 
 from calls.keys.profile import Profiles
 from calls.model import Headers
-from calls.redaction.redactor import Redactor
+from calls.redaction.redactor import Redactor, create_redactor
 from proxy.cli.common import RUN_ID, as_json, print_json, query_store, settings_from_flags, user_profiles, with_settings
 from proxy.cli.run_completion import complete_run
 from proxy.commands.export import ExportResult, SecretSearch, export_run, show_skipped
@@ -241,14 +241,7 @@ def _load_redactor(flags: Mapping[str, Any]) -> tuple[Redactor, Profiles]:
         key = open_data_dir(found.data).redaction_key()
     except DataDirError as error:
         raise Failure(str(error)) from error
-    redactor = Redactor(
-        key=key,
-        profiles=profiles,
-        personal_data=found.redact_personal_data,
-        names=found.redact_names,
-        keep_token_claims=found.keep_token_claims,
-    )
-    return redactor, profiles
+    return create_redactor(found.redaction, key, profiles), profiles
 
 
 def _parse_endpoint(url: str) -> str:

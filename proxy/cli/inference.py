@@ -2,7 +2,6 @@
 
 import asyncio
 import random
-import secrets
 from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
@@ -12,8 +11,7 @@ import click
 
 from calls.keys.profile import Profiles
 from calls.model import Exchange
-from calls.redaction.redactor import Redactor
-from proxy.cli.common import as_json, print_json, settings_from_flags, user_profiles, with_settings
+from proxy.cli.common import as_json, print_json, reading_redactor, settings_from_flags, user_profiles, with_settings
 from proxy.cli.compare import load_run_exchanges
 from proxy.cli.run_completion import complete_recording
 from proxy.commands.up import say_on_stderr
@@ -265,7 +263,7 @@ _SAME = {True: "same", False: "DIFFERS", None: "unknown"}
 
 async def _ask_again(settings: Settings, run: str, server: str | None, key: str | None) -> dict[str, Any]:
     profiles = user_profiles(settings)
-    exchanges = _exchanges_from_file(run, profiles)
+    exchanges = _exchanges_from_file(settings, run, profiles)
     if exchanges is None:
         async with CommandProcesses(settings) as processes:
             with await processes.connect_store_server() as api:
@@ -274,12 +272,12 @@ async def _ask_again(settings: Settings, run: str, server: str | None, key: str 
     return report_json(run, answers, len(exchanges) - len(answers))
 
 
-def _exchanges_from_file(name: str, profiles: Profiles) -> Sequence[Exchange] | None:
-    """Return the exchanges of a file, or None if the name is not a file's. Nothing is stored, so any redaction key will do."""
+def _exchanges_from_file(settings: Settings, name: str, profiles: Profiles) -> Sequence[Exchange] | None:
+    """Return the exchanges of a file, or None if the name is not a file's."""
     path = Path(name)
     if not path.is_file():
         return None
-    return load_file(path, Redactor(key=secrets.token_bytes(32)), profiles).exchanges
+    return load_file(path, reading_redactor(settings, profiles), profiles).exchanges
 
 
 COMMANDS = (inference,)

@@ -12,7 +12,7 @@ import click
 from calls.codec.json import dumps
 from calls.comparison.calibrate import Finding, KeyAgreement
 from calls.keys.divergence import shorten_pointer
-from proxy.cli.common import as_json, print_json, settings_from_flags, user_profiles, with_settings
+from proxy.cli.common import as_json, print_json, reading_redactor, settings_from_flags, user_profiles, with_settings
 from proxy.cli.run_completion import complete_recording, complete_run
 from proxy.commands.calibrate import (
     CalibrationOutcome,
@@ -69,11 +69,14 @@ def calibrate_command(one: str, other: str, consent: bool, as_json: bool, **flag
 
 
 async def _load_both(settings: Settings, one: str, other: str) -> tuple[Any, Any]:
+    redactor = reading_redactor(settings, user_profiles(settings))
     if is_recording_file(one) and is_recording_file(other):
-        return load_exchanges(None, one), load_exchanges(None, other)
+        return load_exchanges(None, one, redactor), load_exchanges(None, other, redactor)
     async with CommandProcesses(settings) as processes:
         with await processes.connect_store_server() as api:
-            return await asyncio.to_thread(lambda: (load_exchanges(api, one), load_exchanges(api, other)))
+            return await asyncio.to_thread(
+                lambda: (load_exchanges(api, one, redactor), load_exchanges(api, other, redactor))
+            )
 
 
 def _read_text(toml_path: Path) -> str:

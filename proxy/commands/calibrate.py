@@ -37,11 +37,10 @@ class CalibrationOutcome:
     """How many keys of the recordings agree under the proposed rules."""
 
 
-def load_exchanges(api: Api | None, recording: str) -> list[Exchange]:
-    """Load the exchanges of a file or a run, in the order of their steps."""
+def load_exchanges(api: Api | None, recording: str, redactor: Redactor) -> list[Exchange]:
+    """Load the exchanges of a file or a run, in the order of their steps. Two that are compared have the same redactor."""
     if is_recording_file(recording):
-        # Files of other programs are redacted as they are read. Nothing is stored, so any key will do.
-        found = load_file(Path(recording), Redactor(key=bytes(32)), load_profiles())
+        found = load_file(Path(recording), redactor, load_profiles())
     else:
         assert api is not None, "the caller connects unless both recordings are files"
         run = resolve_run_name(api, recording)

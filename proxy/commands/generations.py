@@ -15,7 +15,7 @@ from typing import Any, Self
 
 from calls.derive import deriver
 from calls.keys.divergence import shorten_pointer
-from calls.redaction.redactor import Redactor
+from calls.redaction.redactor import create_redactor
 from proxy.errors import Failure
 from proxy.processes.command_processes import CommandProcesses
 from proxy.processes.store_client import Api, NotFound, path_segment, resolve_run_name
@@ -98,12 +98,7 @@ class Generations:
     async def _settle_recorded(self, bundle: Path, report: Mapping[str, Any], code: int) -> GenerationResult:
         new = await self._fetch_recorded()
         profiles = load_profiles(self.processes.profiles_toml())
-        settings = self.processes.settings
-        redactor = Redactor(
-            key=self.processes.data.redaction_key(),
-            personal_data=settings.redact_personal_data,
-            names=settings.redact_names,
-        )
+        redactor = create_redactor(self.processes.settings.redaction, self.processes.data.redaction_key())
         derive = deriver(profiles, redactor.redact_text)
         old = await asyncio.to_thread(packed.load_recording, bundle)
         if why := _flaw_reason(report, code, new) or recording_flaw(new, derive):

@@ -397,8 +397,7 @@ class CommandProcesses:
             port=port,
             mode=self.settings.mode,
             profiles_toml=self.profiles_toml(),
-            redact_personal_data=self.settings.redact_personal_data,
-            redact_names=tuple(self.settings.redact_names),
+            redaction=self.settings.redaction,
             # Making a bundle takes about ten times the size of its largest body.
             helper_memory=max(512 << 20, 12 * self.settings.body_limit),
             tokens=(own.get_secret_value(),) if (own := self.settings.api_token) else (),
@@ -522,9 +521,7 @@ class CommandProcesses:
             connect_ports=tuple(s.connect_ports),
             allow_private=s.allow_private,
             profiles_toml=self.profiles_toml(),
-            redact_personal_data=s.redact_personal_data,
-            keep_token_claims=s.keep_token_claims,
-            redact_names=tuple(s.redact_names),
+            redaction=s.redaction,
             replay=tuple(s.replay),
         )
 

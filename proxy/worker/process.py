@@ -27,7 +27,7 @@ import msgspec
 
 from calls.keys.profile import Profiles
 from calls.project_runs import full_run_name
-from calls.redaction.redactor import Redactor
+from calls.redaction.redactor import Redactor, create_redactor
 from calls.route import load_claimants
 from proxy import lane, mitm
 from proxy.capture.control_path import effects_path
@@ -124,13 +124,7 @@ async def _build_parts(config: WorkerConfig, data: DataDir, spool: Spool | None,
     if config.mode == "replay" or is_offline(config):
         authority = authority.for_recorded_clocks()
     profiles = load_profiles(config.profiles_toml)
-    redactor = Redactor(
-        key=data.redaction_key(),
-        profiles=profiles,
-        personal_data=config.redact_personal_data,
-        names=config.redact_names,
-        keep_token_claims=config.keep_token_claims,
-    )
+    redactor = create_redactor(config.redaction, data.redaction_key(), profiles)
     is_recording = spool is not None and bool({"record", "auto"} & _configured_modes(config))
     recorder = _build_recorder(config, spool, redactor) if spool and is_recording else None
     reports = _build_reports(config, data, spool) if config.mode in ("replay", "auto") else None

@@ -4,6 +4,7 @@ import uuid
 
 import msgspec
 
+from calls.redaction.settings import RedactionSettings
 from store.access.grants import Grant
 from store.anchors.targets import AnchorTargets
 from store.objects.target import ObjectTarget
@@ -35,8 +36,7 @@ class HelperConfig(msgspec.Struct, frozen=True, kw_only=True):
     mode: str = "record"
     replays: str | None = None
     profiles_toml: str | None = None
-    redact_personal_data: bool = False
-    redact_names: tuple[str, ...] = ()
+    redaction: RedactionSettings = RedactionSettings()
     own_prices: OwnPrices = NO_PRICES
     claims: str | None = None
     """The directory of the claims of runs; None if every client may write into every run."""

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Final
 import msgspec
 
 from calls.derive import deriver
-from calls.redaction.redactor import Redactor
+from calls.redaction.redactor import create_redactor
 from store.active_profiles import load_profiles
 from store.database.connection import Database, DatabaseUnavailable
 from store.database.run_versions import RunVersions
@@ -44,11 +44,7 @@ class JobHandler:
         self._config = config
         self._edit_problem = edit_problem
         self._profiles = load_profiles(config.profiles_toml)
-        self._clean = Redactor(
-            key=config.redaction_key,
-            personal_data=config.redact_personal_data,
-            names=config.redact_names,
-        ).redact_text
+        self._clean = create_redactor(config.redaction, config.redaction_key).redact_text
         use_own_prices(config.own_prices)
         self.database = Database(config.database_url, config.store_server)
         if config.objects is not None:

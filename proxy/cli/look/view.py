@@ -6,8 +6,7 @@ from typing import Any
 
 import click
 
-from calls.redaction.redactor import Redactor
-from proxy.cli.common import settings_from_flags, user_profiles, with_settings
+from proxy.cli.common import reading_redactor, settings_from_flags, user_profiles, with_settings
 from proxy.commands.view import view_file
 from proxy.worker.recordings import load_file
 
@@ -34,10 +33,7 @@ def view_command(file: Path, port: int, browser: bool | None, **flags: Any) -> N
     """
     settings = settings_from_flags(**flags)
     profiles = user_profiles(settings)
-    # The key of the data directory is not needed: what is shown here is not compared with anything stored.
-    redactor = Redactor(
-        key=os.urandom(32), profiles=profiles, personal_data=settings.redact_personal_data, names=settings.redact_names
-    )
+    redactor = reading_redactor(settings, profiles)
     bundle = load_file(file, redactor, profiles)
     view_file(
         bundle, profiles, redactor.redact_text, port=port, opens_browser=_has_display() if browser is None else browser

@@ -1,13 +1,11 @@
 """The command that asks models the same again: canary."""
 
 import asyncio
-import secrets
 from dataclasses import replace
 from typing import Any
 
 import click
 
-from calls.redaction.redactor import Redactor
 from proxy.canary.canary_settings import CanarySettings, ModelAddress, read_model_url
 from proxy.canary.report import show_canary, worst_exit_code
 from proxy.canary.shots import ShotResult, run_shot
@@ -16,7 +14,7 @@ from proxy.cli.common import (
     isolation_options,
     print_json,
     settings_from_flags,
-    user_profiles,
+    step_reader,
     with_isolation,
     with_settings,
 )
@@ -27,7 +25,6 @@ from proxy.processes.store_client import path_segment
 from proxy.settings import Settings
 from proxy.terminal.table import stdout_sheet
 from proxy.terminal.text import count_text, money
-from store.diff.steps import StepReader
 
 
 @click.command("canary", short_help="Ask models the same again, and say whether they changed.")
@@ -87,9 +84,7 @@ def canary_command(
         if not reset:
             _show(items, as_json=as_json)
         raise click.exceptions.Exit(0 if reset else worst_exit_code(items))
-    # Nothing that is read here is stored, so any redaction key will do.
-    redactor = Redactor(key=secrets.token_bytes(32))
-    reading = StepReader(profiles=user_profiles(settings), clean=redactor.redact_text)
+    reading, redactor = step_reader(settings)
     results = [asyncio.run(run_shot(settings, one, isolation, reading, redactor)) for one in canaries]
     if as_json:
         print_json({"canaries": [dict(one.canary) | _shot_json(one) for one in results]})

@@ -1,7 +1,6 @@
 """The command that checks what runs did: check."""
 
 import asyncio
-import secrets
 from pathlib import Path
 from typing import Any, Final
 
@@ -9,7 +8,7 @@ import click
 
 from calls.checking.check import worst_verdict
 from calls.redaction.redactor import Redactor
-from proxy.cli.common import as_json, print_json, settings_from_flags, user_profiles, with_settings
+from proxy.cli.common import as_json, print_json, settings_from_flags, step_reader, with_settings
 from proxy.cli.run_completion import complete_recording
 from proxy.commands.check import check_recordings, propose_checks, read_spec
 from proxy.errors import Failure, unwritable_file
@@ -76,9 +75,7 @@ def check_command(
     if output is not None and not is_init:
         raise click.UsageError("-o is for --init; to write results into a file, use --junit FILE or --json > FILE")
     found = settings_from_flags(**flags)
-    # Nothing is stored, so any redaction key will do.
-    redactor = Redactor(key=secrets.token_bytes(32))
-    reading = StepReader(profiles=user_profiles(found), clean=redactor.redact_text)
+    reading, redactor = step_reader(found)
     if is_init:
         _write_spec(asyncio.run(_propose(CommandProcesses(found), recordings, reading, redactor)), output)
         return

@@ -1,7 +1,6 @@
 """The command that has a model judge runs: judge."""
 
 import asyncio
-import secrets
 from pathlib import Path
 from typing import Any, Final
 
@@ -10,15 +9,13 @@ import click
 from calls.judgement.agreement import Agreement, BadLabels, labelled_pairs, measure_agreement, parse_labels_file
 from calls.judgement.prompt import JudgeSettings
 from calls.judgement.verdict import Judgement
-from calls.redaction.redactor import Redactor
 from proxy.capture.command import IsolationOptions
-from proxy.cli.common import RUN_ID, as_json, print_json, settings_from_flags, user_profiles, with_settings
+from proxy.cli.common import RUN_ID, as_json, print_json, settings_from_flags, step_reader, with_settings
 from proxy.cli.run_completion import complete_recording
 from proxy.commands.judge import Judge, judge_runs, overall_verdict, read_rubric
 from proxy.errors import explain_file_errors
 from proxy.judgement.report import judgements_json, show_judgements
 from proxy.terminal.table import stdout_sheet
-from store.diff.steps import StepReader
 
 EXIT_CODES: Final = {"pass": 0, "fail": 1, "cannot tell": 3}
 TIMEOUT: Final = 300.0
@@ -112,8 +109,6 @@ def judge_command(
     criteria = read_rubric(rubric)
     human_labels = _read_labels(labels) if labels is not None else None
     found = settings_from_flags(**flags)
-    # Nothing that is read here is stored, so any redaction key will do.
-    redactor = Redactor(key=secrets.token_bytes(32))
     judge = Judge(
         settings=JudgeSettings(model=model, temperature=temperature, seed=seed, votes=votes, has_schema=not no_schema),
         url=url,
@@ -121,7 +116,7 @@ def judge_command(
         timeout_s=TIMEOUT,
         isolation=IsolationOptions(mode="auto", allow_local=(), watch="seccomp"),
     )
-    reading = StepReader(profiles=user_profiles(found), clean=redactor.redact_text)
+    reading, redactor = step_reader(found)
     judgements, name = asyncio.run(
         judge_runs(found, recordings, against, criteria, judge, judge_run=judge_run, reading=reading, redactor=redactor)
     )

@@ -3,7 +3,6 @@
 import asyncio
 import json
 import os
-import secrets
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -22,7 +21,7 @@ from proxy.cli.common import (
     isolation_options,
     print_json,
     settings_from_flags,
-    user_profiles,
+    step_reader,
     with_isolation,
     with_settings,
 )
@@ -155,9 +154,7 @@ def perturb_command(
     shapes = dict(map(_read_schema, schema))
     origin = parse_model_url(model_url) if model_url else None
     settings = settings_from_flags(**flags)
-    # Nothing that is read here is stored, so any redaction key will do.
-    redactor = Redactor(key=secrets.token_bytes(32))
-    reading = StepReader(profiles=user_profiles(settings), clean=redactor.redact_text)
+    reading, redactor = step_reader(settings)
     with scratch_runner("perturb", settings, flags, command, limit_s, isolation, allow_unused=True) as runner:
 
         async def perturb() -> tuple[PerturbationResult, _Material]:

@@ -1,7 +1,6 @@
 """The command that replays many recordings against changed code: regress."""
 
 import os
-import secrets
 from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
@@ -10,7 +9,6 @@ from typing import Any, Final
 import click
 
 from calls.judgement.prompt import JudgeSettings
-from calls.redaction.redactor import Redactor
 from proxy.capture.command import DEFAULT_ISOLATION
 from proxy.cli.common import (
     ALLOW_UNUSED,
@@ -18,7 +16,7 @@ from proxy.cli.common import (
     isolation_options,
     print_json,
     settings_from_flags,
-    user_profiles,
+    step_reader,
     with_isolation,
     with_settings,
 )
@@ -48,7 +46,6 @@ from proxy.trials.judging import PairwiseJudge
 from proxy.trials.recordings import find_recordings
 from proxy.trials.regress import Regression, RunResult, exit_code
 from proxy.trials.regress_report import regression_json, regression_junit, show_regression
-from store.diff.steps import StepReader
 
 MOST_RUNS: Final = 10_000
 
@@ -159,12 +156,11 @@ def regress_command(
     budget = _budget(live_budget, model_url, effects, keep, rubric)
     pairwise = _pairwise_judge(rubric, judge_model, judge_url, judge_key_env)
     settings = settings_from_flags(**flags)
-    # Nothing that is read here is stored, so any redaction key will do.
-    redactor = Redactor(key=secrets.token_bytes(32))
+    reading, redactor = step_reader(settings)
     with scratch_runner("regress", settings, flags, command, limit_s, isolation, allow_unused=allow_unused) as runner:
         regression = Regression(
             runner=runner,
-            reading=StepReader(profiles=user_profiles(settings), clean=redactor.redact_text),
+            reading=reading,
             redactor=redactor,
             jobs=jobs or _default_jobs(),
             spec=rules,
