@@ -483,6 +483,12 @@ async def _check_server(connection: AsyncConnection) -> None:
     version = int(await connection.scalar(text("SHOW server_version_num")) or 0) // 10000
     if version < OLDEST_SERVER:
         raise DatabaseUnusable(f"The server is PostgreSQL {version}: use PostgreSQL {OLDEST_SERVER} or newer.")
+    # With another one, a batch with a character that it lacks could never be stored.
+    if (encoding := await connection.scalar(text("SHOW server_encoding"))) != "UTF8":
+        raise DatabaseUnusable(
+            f"The encoding of the database is {encoding}, which cannot hold every text: use one with UTF8"
+            " (CREATE DATABASE … ENCODING 'UTF8' TEMPLATE template0)."
+        )
 
 
 def migrate(connection: Connection) -> None:

@@ -125,6 +125,23 @@ async def test_a_schema_from_the_future_is_refused(database: Database) -> None:
         await database.prepare()
 
 
+@pytest.mark.parametrize("encoding", ["LATIN1", "SQL_ASCII"])
+async def test_a_database_that_cannot_hold_every_text_is_refused(
+    encoding: str, postgres_server: EmbeddedServer
+) -> None:
+    name = encoding.lower()
+    console = Database(url(postgres_server, "postgres"))
+    await console.connect()
+    async with console.connection() as connection:
+        await connection.execute(f"DROP DATABASE IF EXISTS {name}")
+        await connection.execute(f"CREATE DATABASE {name} ENCODING '{encoding}' LOCALE 'C' TEMPLATE template0")
+    await console.close()
+    database = Database(url(postgres_server, name))
+    with pytest.raises(DatabaseUnusable, match=f"encoding of the database is {encoding}.*use one with UTF8"):
+        await database.prepare()
+    await database.close()
+
+
 async def test_a_database_that_is_not_there_is_unusable(postgres_server: EmbeddedServer) -> None:
     lost = Database(url(postgres_server, "nowhere"))
     with pytest.raises(DatabaseUnusable, match='"nowhere" does not exist'):
