@@ -109,6 +109,19 @@ def translate_errors() -> Iterator[None]:
         raise translated from error
 
 
+@contextlib.contextmanager
+def _refuse_other_tables() -> Iterator[None]:
+    """Raise `DatabaseUnusable` for what else Postgres refuses while tables are made: tables of others, or no schema for ours."""
+    try:
+        yield
+    except (asyncpg.PostgresError, SQLAlchemyError) as error:
+        if not isinstance(root := _root_error(error), asyncpg.PostgresError):
+            raise
+        raise DatabaseUnusable(
+            f"The tables cannot be created or upgraded: {_error_text(root)}. Use a database in which nothing else has tables."
+        ) from error
+
+
 def _root_error(error: BaseException) -> BaseException:
     """The exception that asyncpg raised, which SQLAlchemy wraps twice."""
     while isinstance(error, SQLAlchemyError) or type(error).__module__.startswith("sqlalchemy."):
@@ -358,7 +371,7 @@ class Database:
     async def prepare(self) -> None:
         """Migrate the tables to the version of this Playhead. Raises `DatabaseUnavailable` and `DatabaseUnusable`."""
         once = create_async_engine("postgresql+asyncpg://", async_creator=self._connect_to_migrate, poolclass=NullPool)
-        with translate_errors():
+        with _refuse_other_tables(), translate_errors():
             async with once.begin() as connection:
                 await _check_server(connection)
                 await connection.execute(text(NO_TIME_LIMITS))

@@ -22,7 +22,7 @@ from store.database.tables import PARTITIONED, metadata
 from store.database.traits import TRAITS_OF_COLUMNS, trait_number
 from store.database.upgrade import known_versions, upgrade
 from store.embedded.postgres import EmbeddedServer
-from tests.support.postgres import create, run, url
+from tests.support.postgres import create, drop, run, url
 
 
 def dump(server: EmbeddedServer, name: str) -> list[str]:
@@ -123,6 +123,30 @@ async def test_a_schema_from_the_future_is_refused(database: Database) -> None:
         await connection.execute(text("UPDATE alembic_version SET version_num = '9999'"))
     with pytest.raises(DatabaseUnusable, match=r"9999.*upgrade Playhead"):
         await database.prepare()
+
+
+@pytest.mark.parametrize(
+    ("statement", "reason"),
+    [
+        ("CREATE TABLE calls (mine int)", 'relation "calls" already exists'),
+        ("CREATE TABLE runs (mine int)", 'relation "runs" already exists'),
+        ("ALTER DATABASE {} SET search_path = ''", "no schema has been selected to create in"),
+    ],
+)
+async def test_a_database_that_others_use_is_refused(
+    statement: str, reason: str, postgres_server: EmbeddedServer
+) -> None:
+    create(postgres_server, "others")
+    others = Database(url(postgres_server, "others"))
+    await others.connect()
+    async with others.connection() as connection:
+        await connection.execute(statement.format("others"))
+    await others.close()
+    database = Database(url(postgres_server, "others"))
+    with pytest.raises(DatabaseUnusable, match=f"{reason}. Use a database in which nothing else has tables"):
+        await database.prepare()
+    await database.close()
+    drop(postgres_server, "others")
 
 
 @pytest.mark.parametrize("encoding", ["LATIN1", "SQL_ASCII"])
