@@ -21,7 +21,7 @@ from calls.websocket_messages import opening_request
 from replay.duplex import is_duplex, may_be_duplex
 from replay.misses.nearest import NearestCallFinder, comparison_document
 from replay.pinned import ENVIRONMENT_LABEL, HAS_PROXY, PROXY_LABEL, UNRESOLVED_LABEL, parse_environment
-from replay.script import RecordedExchange, ScriptIndex, build_index, session_place
+from replay.script import RecordedExchange, ScriptIndex, build_index, head_secrets, session_place
 from store.bundle.bundle import Bundle
 from store.bundle.exchange_summary import ExchangeSummary, summarize_exchange
 from store.bundle.rows_bundle import StoredRun
@@ -243,6 +243,7 @@ def _recorded_exchange(
         raw=raw_digest_of_parts(summary.method, summary.url, summary.headers, summary.body_digest),
         summary=summary,
         session=session_place(summary.headers),
+        secrets=head_secrets(summary.url, summary.headers),
         actor=summary.actor,
         recorded_key=summary.key,
         gap=gaps.get(summary.id),

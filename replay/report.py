@@ -277,7 +277,7 @@ def _note_lines(report: Mapping[str, Any]) -> Iterator[str]:
     if report.get("interrupted") and report["verdict"] == "diverged":
         yield "          interrupted: its proxy ended before the command did, which alone may explain some of this"
     if report["ambiguous"]:
-        yield "          ambiguous: equal requests overlapped in the recording, so their answers may be swapped"
+        yield "          ambiguous: equal requests overlapped in the recording or were of other sessions, so their answers may be swapped"
     if report["reframed"]:
         yield f"          reframed: {report['reframed']} answers were requested as a stream but recorded whole, or the reverse"
     yield from idle_override_lines(report)

@@ -3,22 +3,24 @@
 A request is looked up by the digest of its raw form first, which costs no parsing, and only then by its key. Among the
 recorded exchanges of one key, those of the same raw form come first. They are the better answer, and requests that differ
 only outside their key do not swap answers when they arrive in another order. Those of the same key that name the same MCP
-session and continue a stream from the same event come before both: the sessions of a server ask the same questions, each
-about its own state, and number their requests, so that equal raw forms say nothing.
+session and continue a stream from the same event, or whose head has the same secret (a cookie, a token), come before both:
+the sessions of a server ask the same questions, each about its own state, and raw forms do not contain what names a session.
 
 Actors keep the branches of a run apart. An actor that occurs in the recording gets only its own exchanges. Any other actor
 is paired with the recorded actor of the first exchange it gets (agents generate new names in each run), and gets that
 actor's exchanges first. A request without an actor gets exchanges without an actor first.
 """
 
+import re
 from bisect import bisect_left
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise
 from typing import Final, Literal
 
 import msgspec
 
+from calls import placeholder
 from calls.model import Exchange, Headers, Request
 from store.bundle.exchange_summary import ExchangeSummary
 from store.database.blobs import CorruptData
@@ -50,6 +52,9 @@ class RecordedExchange:
     session: str = ""
     """The session and the place in its stream that the request names (`session_place`)."""
 
+    secrets: tuple[str, ...] = ()
+    """The secrets in the head of the request (`head_secrets`)."""
+
     actor: Actor = None
     recorded_key: str | None = None
     """The key under the profiles of the recording; None if the recording does not state it."""
@@ -70,6 +75,11 @@ class RecordedExchange:
     def id(self) -> str:
         """The id of the exchange."""
         return self.summary.id
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """The session and the secrets that the request names."""
+        return (self.session, *self.secrets) if self.session else self.secrets
 
     @property
     def is_heavy(self) -> bool:
@@ -133,6 +143,27 @@ def session_place(headers: Headers) -> str:
     return "\0".join(sorted(found)) if found else ""
 
 
+_PLACEHOLDERS: Final = re.compile(placeholder.PATTERN)
+_DIGEST_AT: Final = len(placeholder.PREFIX) + 1
+
+
+def head_secrets(url: str, headers: Headers) -> tuple[str, ...]:
+    """Return the secrets in the head of a (redacted) request, each by the digest in its placeholder.
+
+    An answer of the recording that gave the client a cookie or a token gives it the same placeholder in a replay.
+    """
+    texts = [value for _, value in headers if "PLAYHEAD_" in value]
+    if "PLAYHEAD_" in url:
+        texts.append(url)
+    if not texts:
+        return ()
+    return tuple({found[_DIGEST_AT:]: None for text in texts for found in _PLACEHOLDERS.findall(text)})
+
+
+_RIVALS_CONSIDERED: Final = 8
+"""Maximum number of exchanges before and after one of which is asked whether they overlapped it."""
+
+
 class ScriptMatch(msgspec.Struct):  # not frozen: see replay/answer.py
     """The exchange that answers, and how certain the match is."""
 
@@ -146,13 +177,17 @@ class ScriptMatch(msgspec.Struct):  # not frozen: see replay/answer.py
     is_ambiguous: bool = False
     """True if another exchange of the same key overlapped it in the recording, so their answers may be swapped."""
 
+    name: str | None = None
+    """The session, or the secret in its head, by which the exchange was chosen."""
+
 
 class ScriptIndex(msgspec.Struct, frozen=True):
     """The recorded exchanges, indexed by lookup keys. Several scripts may share one index."""
 
     entries: tuple[RecordedExchange, ...]
     groups: Mapping[str, Sequence[int]]
-    """The places (indexes into `entries`) of each key and of each raw digest, in the order of their steps."""
+    """The places (indexes into `entries`) of each key and of each raw digest, in the order of their steps; and of each key with
+    a session, or with a secret that not all of its requests have."""
 
     actor_groups: Mapping[tuple[Actor, str], Sequence[int]]
     """The same for each actor; empty if the recording has only one actor."""
@@ -161,11 +196,17 @@ class ScriptIndex(msgspec.Struct, frozen=True):
     overlapping: frozenset[int]
     """The places of exchanges that overlapped another one of the same key and actor, so their answers may be swapped."""
 
-    overlapping_in_session: frozenset[int] = frozenset()
-    """Those that overlapped one that named the same session and place, too."""
-
     has_sessions: bool = False
     """Whether any exchange names a session or the place in a stream: most recordings need not look for them."""
+
+    has_secrets: bool = False
+    """Whether secrets tell apart exchanges of any key."""
+
+    def request_names(self, request: Request) -> tuple[str, ...]:
+        """Return the session and the secrets that a request names, as far as they tell exchanges apart."""
+        session = session_place(request.headers) if self.has_sessions else ""
+        secrets = head_secrets(request.url, request.headers) if self.has_secrets else ()
+        return (session, *secrets) if session else secrets
 
 
 def build_index(entries: Sequence[RecordedExchange]) -> ScriptIndex:
@@ -180,31 +221,43 @@ def build_index(entries: Sequence[RecordedExchange]) -> ScriptIndex:
             if several:
                 of_actor.setdefault((entry.actor, name), []).append(place)
 
-    def find_overlapping(names: Iterable[tuple[Actor, str]]) -> frozenset[int]:
-        rivals = (of_actor[name] if several else groups[name[1]] for name in dict.fromkeys(names))
-        rivals = (group for group in rivals if not entries[group[0]].is_telemetry)
-        return frozenset(place for group in rivals for place in _overlapping_places(entries, group))
-
+    keys = dict.fromkeys(entry.key for entry in entries if entry.secrets and not entry.is_telemetry)
+    of_secrets = [(key, secret, group) for key in keys for secret, group in _places_by_secret(entries, groups[key])]
+    groups |= {_key_with(key, secret): group for key, secret, group in of_secrets}
+    for (actor, key), places in list(of_actor.items()) if of_secrets else ():
+        if key in keys:
+            of_actor |= {(actor, _key_with(key, secret)): group for secret, group in _places_by_secret(entries, places)}
+    rivals = [
+        of_actor[name] if several else groups[name[1]]
+        for name in dict.fromkeys((entry.actor, entry.key) for entry in entries if not entry.is_telemetry)
+    ]
     return ScriptIndex(
         tuple(entries),
         groups,
         of_actor,
         frozenset(entry.actor for entry in entries if entry.actor is not None),
-        find_overlapping((entry.actor, entry.key) for entry in entries),
-        find_overlapping(
-            (entry.actor, _key_in_session(entry.key, entry.session)) for entry in entries if entry.session
-        ),
+        frozenset(place for group in rivals for place in _overlapping_places(entries, group)),
         any(entry.session for entry in entries),
+        bool(of_secrets),
     )
+
+
+def _places_by_secret(entries: Sequence[RecordedExchange], places: Sequence[int]) -> Iterator[tuple[str, list[int]]]:
+    """The places of each secret that not all of these places have."""
+    by_secret: dict[str, list[int]] = {}
+    for place in places if len(places) > 1 else ():
+        for secret in entries[place].secrets:
+            by_secret.setdefault(secret, []).append(place)
+    return ((secret, found) for secret, found in by_secret.items() if len(found) < len(places))
 
 
 def _lookup_names(entry: RecordedExchange) -> tuple[str, ...]:
     names = entry.raw, entry.key
-    return (*names, _key_in_session(entry.key, entry.session)) if entry.session else names
+    return (*names, _key_with(entry.key, entry.session)) if entry.session else names
 
 
-def _key_in_session(key: str, session: str) -> str:
-    return f"{key}\0{session}"
+def _key_with(key: str, name: str) -> str:
+    return f"{key}\0{name}"
 
 
 type Position = tuple[bytes, bytes, dict[str, Actor]]
@@ -237,18 +290,26 @@ class Script:
         places = self.index.groups.get(raw)
         return self.index.entries[places[0]].key if places else None
 
-    def take_next(self, key: str, raw: str, actor: Actor = None, session: str = "") -> ScriptMatch | None:
-        """Take the next exchange for a request. None if there is none, or none is left."""
+    def take_next(self, key: str, raw: str, actor: Actor = None, names: Sequence[str] = ()) -> ScriptMatch | None:
+        """Take the next exchange for a request with these names (`ScriptIndex.request_names`).
+
+        None if there is none, or none is left.
+        """
         for scope in self._actor_scopes(actor):
-            if session and (place := self._first_free_place(scope, _key_in_session(key, session))) is not None:
+            if names and (found := self._place_by_name(scope, key, names)) is not None:
+                place, name = found
                 match = self._play(place, raw, actor)
-                match.is_ambiguous = place in self.index.overlapping_in_session
+                match.is_ambiguous = self._has_rival(place, self._places(scope, _key_with(key, name)))
+                match.name = name
                 return match
-            if (place := self._next_place(scope, key, raw)) is not None:
-                return self._play(place, raw, actor)
+            if (place_of_key := self._next_place(scope, key, raw)) is not None:
+                match = self._play(place_of_key, raw, actor)
+                # A session that was recorded, but asked this less often, gets the answer of another one.
+                match.is_ambiguous |= any(self._places(scope, _key_with(key, name)) for name in names)
+                return match
         repeats = (self._repeated_place(whose, key, raw) for whose in self._actor_scopes(actor))
-        place = next((place for place in repeats if place is not None), None)
-        return None if place is None else self._play(place, raw, actor, is_repeat=True)
+        place_of_repeat = next((place for place in repeats if place is not None), None)
+        return None if place_of_repeat is None else self._play(place_of_repeat, raw, actor, is_repeat=True)
 
     def recorded_exchanges(self, key: str, actor: Actor = None) -> list[RecordedExchange]:
         """All exchanges of a key that may answer this actor, in the order of their steps."""
@@ -337,6 +398,20 @@ class Script:
         place = self._first_free_place(scope, raw)
         return self._first_free_place(scope, key) if place is None else place
 
+    def _place_by_name(self, scope: ActorScope, key: str, names: Sequence[str]) -> tuple[int, str] | None:
+        """The first free place with one of the names, and that name: the one that the fewest exchanges have says most."""
+        groups = {name: len(self._places(scope, _key_with(key, name))) for name in names}
+        for name in sorted(filter(groups.__getitem__, groups), key=groups.__getitem__):
+            if (place := self._first_free_place(scope, _key_with(key, name))) is not None:
+                return place, name
+        return None
+
+    def _has_rival(self, place: int, group: Sequence[int]) -> bool:
+        """Whether an exchange of the group near this one overlapped it."""
+        at = bisect_left(group, place)
+        near = group[max(at - _RIVALS_CONSIDERED, 0) : at + _RIVALS_CONSIDERED + 1]
+        return any(one != place and _overlap(self.index.entries[one], self.index.entries[place]) for one in near)
+
     def _first_free_place(self, scope: ActorScope, name: str) -> int | None:
         """The first free place of a group. `_next_free` saves looking at taken places again."""
         group = self._places(scope, name)
@@ -375,7 +450,7 @@ class Script:
     def _release(self, place: int) -> None:
         self._taken_flags[place] = 0
         entry = self.index.entries[place]
-        for name in _lookup_names(entry):
+        for name in (*_lookup_names(entry), *(_key_with(entry.key, name) for name in entry.names)):
             self._next_free.pop(name, None)
             self._next_free.pop((entry.actor, name), None)
 

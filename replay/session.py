@@ -17,7 +17,7 @@ from calls.derive import derive_call
 from calls.keys.divergence import shorten_pointer
 from calls.keys.key import make_key, raw_digest
 from calls.mcp_late_answers import is_old_transport
-from calls.model import Exchange, Json, Request, client_outcome, has_answer_ended
+from calls.model import Exchange, Json, Request, client_outcome, has_answer_ended, header
 from replay import playback
 from replay.answer import Answer, Duplex, MatchTier, source_header
 from replay.duplex import DuplexReplay, UnrecordedCall, is_grpc
@@ -216,7 +216,7 @@ class Session:
 
     def _duplex_answer(self, incoming: IncomingRequest, one: RecordedExchange, replay: DuplexReplay) -> Answer | None:
         """Take the recorded call, or one with an equal request that comes before it, and return its answer."""
-        match = self._script.take_next(one.key, one.raw, incoming.actor, one.session)
+        match = self._script.take_next(one.key, one.raw, incoming.actor, one.names)
         if match is None:
             return None
         exchange = match.recorded.exchange
@@ -231,8 +231,8 @@ class Session:
             return miss.miss_answer(why, incoming.request)
         raw = raw_digest(incoming.request)
         key = self._script.key_of(raw) or await self._request_key(incoming.request)
-        session = session_place(incoming.request.headers) if self._script.index.has_sessions else ""
-        match = self._script.take_next(key, raw, incoming.actor, session)
+        names = self._script.index.request_names(incoming.request)
+        match = self._script.take_next(key, raw, incoming.actor, names)
         return await (
             self._answer_unmatched(incoming, key, raw) if match is None else self._answer_match(incoming, match)
         )
@@ -320,7 +320,7 @@ class Session:
             exchange = self._resumed_streams.readdress(exchange)
         if exchange.outcome == "client_closed":
             exchange = await self._without_early_end(exchange)
-        if match.is_exact:
+        if match.is_exact and not _has_other_cookies(match, incoming.request):
             match = await self._with_certainty(incoming, match)
             return self._served_answer(incoming, match, AdaptedAnswer(exchange=exchange, is_strict_match=True))
         return await self._adapted_answer(incoming, match, exchange)
@@ -335,11 +335,7 @@ class Session:
         fit = await _run_off_loop(
             incoming.request, partial(adapt_answer, exchange, incoming.request, self.recording.profiles)
         )
-        if (
-            not fit.is_strict_match
-            and not match.is_repeat
-            and (closer := await self._swap_for_closer_match(incoming, match.recorded, fit))
-        ):
+        if not match.is_repeat and (closer := await self._swap_for_closer_match(incoming, match, fit)):
             match = msgspec.structs.replace(match, recorded=closer)
             profiles = self.recording.profiles
             fit = await _run_off_loop(
@@ -370,29 +366,34 @@ class Session:
         return msgspec.structs.replace(match, is_ambiguous=is_ambiguous)
 
     async def _swap_for_closer_match(
-        self, incoming: IncomingRequest, recorded: RecordedExchange, fit: AdaptedAnswer
+        self, incoming: IncomingRequest, match: ScriptMatch, fit: AdaptedAnswer
     ) -> RecordedExchange | None:
-        """Take an exchange of the same key that matches better in place of `recorded`, which is not a strict match.
+        """Take an exchange of the same key that matches better in place of the one that was chosen.
 
-        A strict match is always better. One that matches only in form (whole or streamed) is better if `recorded` does not.
+        A strict match is always better. One that matches only in form (whole or streamed) is better if the chosen one does not.
         What differs between requests of one session is mostly their number, which says nothing.
         """
+        recorded, profiles, known = match.recorded, self.recording.profiles, self._known_pairs
         if recorded.session and recorded.session == session_place(incoming.request.headers):
             return None
-        others = islice(self._script.free_exchanges(recorded.key, incoming.actor), _ALTERNATIVES_CONSIDERED)
-        light = [other for other in others if not other.is_heavy]
-        profiles = self.recording.profiles
-        closer = await _run_off_loop(incoming.request, partial(find_closest, light, incoming.request, profiles))
-        if closer is None:
+        if fit.is_strict_match and not known.distance(fit.id_pairs):
             return None
-        is_better = fit.is_reframed or fit.misfit is not None
-        if not is_better:
-            found = await _run_off_loop(
-                incoming.request, partial(adapt_answer, closer.exchange, incoming.request, profiles)
+        free = self._script.free_exchanges(recorded.key, incoming.actor)
+        others = islice(
+            (one for one in free if match.name is None or match.name in one.names), _ALTERNATIVES_CONSIDERED
+        )
+        light = [other for other in others if not other.is_heavy]
+        closer = None
+        if not fit.is_strict_match:
+            closer = await _run_off_loop(
+                incoming.request, partial(find_closest, light, incoming.request, profiles, known)
             )
-            is_better = found.is_strict_match
-        if not is_better:
-            same_ids = partial(find_same_ids, fit.id_pairs, light, incoming.request, profiles, self._known_pairs)
+        if closer is not None and not fit.is_reframed and fit.misfit is None:
+            adapt = partial(adapt_answer, closer.exchange, incoming.request, profiles)
+            if not (await _run_off_loop(incoming.request, adapt)).is_strict_match:
+                closer = None
+        if closer is None:
+            same_ids = partial(find_same_ids, fit.id_pairs, light, incoming.request, profiles, known)
             closer = await _run_off_loop(incoming.request, same_ids)
         return closer and self._script.swap(recorded, lambda other: other is closer)
 
@@ -549,6 +550,12 @@ class SuspendedSession(msgspec.Struct, frozen=True, kw_only=True):
     is_interrupted: bool
     effects: Any = None
     """How the replay of its effects went; None where it has none."""
+
+
+def _has_other_cookies(match: ScriptMatch, request: Request) -> bool:
+    """Whether a client brings other cookies than the recorded ones, so that an equal request may be of another conversation."""
+    cookies = header(request.headers, "cookie")
+    return cookies is not None and match.name is None and cookies != header(match.recorded.summary.headers, "cookie")
 
 
 @lru_cache(256)

@@ -26,7 +26,7 @@ from replay.overrides.prepare import OverrideEditor, prepare_overrides
 from replay.playback import is_websocket
 from replay.recording import build_recording
 from replay.refusals import refusal_answer
-from replay.script import Position, Script, ScriptMatch, session_place
+from replay.script import Position, Script, ScriptMatch
 from store.bundle.bundle import Bundle
 from store.call_graph.call_ids import created_ids
 from store.generations.fork_point import last_complete_step
@@ -96,7 +96,8 @@ class Fork:
             return None
         policy = self.effects.policy_for(incoming.request)
         if policy == "serve-recorded":
-            if match := self.parent_script.take_next(key, raw, incoming.actor, session_place(incoming.request.headers)):
+            names = self.parent_script.index.request_names(incoming.request)
+            if match := self.parent_script.take_next(key, raw, incoming.actor, names):
                 self._served_from_parent += 1
                 return match
             policy = self.effects.unrecorded_policy(incoming.request)

@@ -49,14 +49,18 @@ def adapt_answer(recorded: Exchange, now: Request, profiles: Profiles) -> Adapte
     )
 
 
-def find_closest(others: Iterable[RecordedExchange], now: Request, profiles: Profiles) -> RecordedExchange | None:
+def find_closest(
+    others: Iterable[RecordedExchange], now: Request, profiles: Profiles, known: KnownPairs
+) -> RecordedExchange | None:
     """Of recorded exchanges with the same key, find the one with the same request in everything; else the first one that
-    requested the same form; None if there is none."""
+    requested the same form; None if there is none. None of another conversation."""
     now_key = make_key(now, profiles)
     same_form = None
     for other in others:
         then = other.exchange.request
         then_key = make_key(then, profiles)
+        if known.distance(pair_ids(then_key, now_key)) > 1:
+            continue
         if then_key.strict_key == now_key.strict_key and not drift_pointers(then, then_key, now, now_key):
             return other
         if same_form is None and forms.requested_form(then_key, then) == forms.requested_form(now_key, now):

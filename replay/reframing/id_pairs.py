@@ -1,7 +1,7 @@
 """Tell by the ids that are in no key which of several equal requests was meant.
 
 Such an id, as of a conversation, is in no key, because a client may draw it: it counts by its first occurrence only, or is a
-part of the path or a field that says who asks, and is named like a conversation. But what a client repeats is the same thing
+part of the path, or a header, a cookie or a field that says who asks, and is named like a conversation. But what a client repeats is the same thing
 throughout a replay: once a request with an id was answered by a recorded one, both ids stand for the same conversation.
 """
 
@@ -9,9 +9,12 @@ import re
 from collections.abc import Iterable, Iterator
 from typing import Final
 
+from calls.codec.body import query_pairs
 from calls.keys.key import KeyResult
+from calls.keys.profile import NEVER_KEYS
 from calls.keys.rules import At
-from calls.model import Json
+from calls.model import Headers, Json
+from calls.route import split_url
 
 type Pairs = tuple[tuple[str, str], ...]
 """Recorded ids and present ones."""
@@ -26,28 +29,45 @@ def pair_ids(then: KeyResult, now: KeyResult) -> Pairs:
     return tuple(dict.fromkeys((*link_ids, *path_and_field_ids)))
 
 
-_CONVERSATION: Final = re.compile("session|conversation|thread|chat|user", re.IGNORECASE)
+_CONVERSATION: Final = re.compile(r"session|sessid|\bsid\b|conversation|thread|chat|user", re.IGNORECASE)
 """What a field is called that tells conversations apart. Others, such as a worker's name, change within one."""
 
 
 def _left_out_ids(key: KeyResult) -> Iterator[tuple[str, str]]:
-    """The ids in the path, and in fields that are left out because they say who asks, by their places."""
+    """The ids in the path, in headers and cookies, and in fields that are left out because they say who asks, by their places."""
     route = key.route
     if route.path != route.key_path:
         parts, key_parts = route.path.split("/"), route.key_path.split("/")
         if len(parts) == len(key_parts):
             yield from ((f"/path/{n}", part) for n, part in enumerate(parts) if key_parts[n] == "*")
+    yield from _head_ids(key.sent_request.headers)
     for at, rule in key.notes.left_out:
-        if rule == "identity" and (steps := _body_steps(at)) is not None:
-            yield from _named_texts("/".join(map(str, steps)), _value_at(key.request_body, steps))
+        if rule != "identity":
+            continue
+        if at[0] == "/query":
+            query = dict(query_pairs(split_url(key.sent_request.url)[2]))
+            yield from _named_texts("/query", str(at[1]), query.get(str(at[1])))
+        elif (steps := _body_steps(at)) is not None:
+            yield from _named_texts("/body", "/".join(map(str, steps)), _value_at(key.request_body, steps))
 
 
-def _named_texts(name: str, value: Json) -> Iterator[tuple[str, str]]:
-    members = value.items() if isinstance(value, dict) else [("", value)]
-    for member, text in members:
-        place = f"/body/{name}/{member}"
-        if isinstance(text, str) and _CONVERSATION.search(place):
-            yield place, text
+def _head_ids(headers: Headers) -> Iterator[tuple[str, str]]:
+    for name, value in headers:
+        lowered = name.lower()
+        if lowered == "cookie":
+            for cookie, _, text in (pair.strip().partition("=") for pair in value.split(";")):
+                yield from _named_texts("/cookies", cookie, text)
+        elif not NEVER_KEYS.fullmatch(lowered):
+            yield from _named_texts("/headers", lowered, value)
+
+
+def _named_texts(above: str, name: str, value: Json) -> Iterator[tuple[str, str]]:
+    place = f"{above}/{name}"
+    if isinstance(value, dict):
+        for member, text in value.items():
+            yield from _named_texts(place, member, text) if isinstance(text, str) else ()
+    elif isinstance(value, str) and _CONVERSATION.search(place):
+        yield place, value
 
 
 def _body_steps(at: At) -> list[str | int] | None:

@@ -11,7 +11,7 @@ from replay.recording import build_recording
 from replay.reframing.id_pairs import KnownPairs
 from replay.replay_options import ReplayOptions
 from replay.session import Session
-from tests.replay.strategies import PROFILES, SECOND, chat, exchange, ok, post, run_of
+from tests.replay.strategies import JSON, PROFILES, SECOND, chat, exchange, ok, post, run_of
 
 URL = "https://agents.example.com/a2a"
 TURNS = 2
@@ -146,3 +146,107 @@ async def test_a_field_that_changes_within_a_conversation_leaves_the_recorded_or
     session = Session("replay-1", build_recording(run_of(*exchanges), PROFILES), ReplayOptions(), lambda _: None)
     texts = [await text_of(session, ask(f"now {worker}")) for worker in (0, 1, 1, 0)]
     assert [f"answer {n}" in text for n, text in enumerate(texts)] == [True] * 4
+
+
+SAY = "https://shop.example.com/v1/say"
+HASH = "https://space.example.com/gradio_api/queue/data"
+
+
+def digest_of(name: str) -> str:
+    """The end of a placeholder, which is the same for the same secret."""
+    return {"a": "AAAABBBBCCCC", "b": "BBBBCCCCDDDD", "c": "CCCCDDDDEEEE"}[name[0]] + name[1:].upper()
+
+
+def say(*head: tuple[str, str]) -> Request:
+    return post(SAY, b'{"say": "go on"}', (*JSON, ("authorization", "Bearer PLAYHEAD_CSHAREDBYALLTHREE"), *head))
+
+
+def ask_with_cookie(name: str, kind: str = "C") -> Request:
+    return say(("Cookie", f"lang=**; PHPSESSID=PLAYHEAD_{kind}{digest_of(name)}; seen=***"))
+
+
+def ask_with_token(name: str, kind: str = "C") -> Request:
+    return post(SAY, b'{"say": "go on"}', (*JSON, ("authorization", f"Bearer PLAYHEAD_{kind}{digest_of(name)}")))
+
+
+def ask_with_web_token(name: str, kind: str = "C") -> Request:
+    # In a request it is replaced as a whole; in an answer, and so in a replay, only its signature is.
+    claims = "eyJhbGciOiJIUzI1NiJ9.eyJzdWIiOiIxIn0." if kind == "W" else ""
+    return post(SAY, b'{"say": "go on"}', (*JSON, ("authorization", f"Bearer {claims}PLAYHEAD_J{digest_of(name)}")))
+
+
+def ask_with_url(name: str, kind: str = "C") -> Request:
+    return post(f"{SAY}?access_token=PLAYHEAD_{kind}{digest_of(name)}", b'{"say": "go on"}')
+
+
+def ask_with_secret_header(name: str, kind: str = "C") -> Request:
+    return say(("X-Chat-Id", f"PLAYHEAD_{kind}{digest_of(name)}"))
+
+
+def ask_with_header(name: str) -> Request:
+    return say(("X-Conversation-Id", name))
+
+
+def ask_with_query(name: str) -> Request:
+    return Request(method="GET", url=f"{HASH}?session_hash={name}")
+
+
+def replay_of_turns(ask: Callable[[str], Request], turns: str, names: dict[str, str]) -> Session:
+    """A replay of these turns of conversations, of which neighbours overlapped."""
+    counts = dict.fromkeys(turns, 0)
+    exchanges = []
+    for number, one in enumerate(turns, 1):
+        counts[one] += 1
+        said = ok(dumps({"said": f"{one}{counts[one]}"}))
+        exchanges.append(exchange(ask(names[one]), said, number=number, ended_at=SECOND * 9 // 4))
+    return Session("replay-1", build_recording(run_of(*exchanges), PROFILES), ReplayOptions(), lambda _: None)
+
+
+@pytest.mark.parametrize(
+    "ask", [ask_with_cookie, ask_with_token, ask_with_web_token, ask_with_url, ask_with_secret_header]
+)
+@pytest.mark.parametrize("kind", ["C", "W"])
+@pytest.mark.parametrize("turns", ["abcabc", "cbaabc", "ccbbaa", "bacbac"])
+async def test_a_conversation_with_a_secret_that_an_answer_gave_gets_its_own_answers(
+    ask: Callable[..., Request], kind: str, turns: str
+) -> None:
+    session = replay_of_turns(ask, "abcabc", {one: one for one in "abc"})
+    counts = dict.fromkeys(turns, 0)
+    for one in turns:
+        counts[one] += 1
+        assert f"{one}{counts[one]}" in await text_of(session, ask(one, kind))
+    report = session.report()
+    assert (report["verdict"], report["unused"], report["ambiguous"]) == ("right", 0, 0)
+
+
+@pytest.mark.parametrize("ask", [ask_with_cookie, ask_with_secret_header, ask_with_header, ask_with_query])
+@pytest.mark.parametrize("turns", ["abcabc", "abccba", "abccab"])
+async def test_a_conversation_to_which_a_client_gives_another_name_stays_one(
+    ask: Callable[[str], Request], turns: str
+) -> None:
+    session = replay_of_turns(ask, "abcabc", {one: f"{one}2" for one in "abc"})
+    counts = dict.fromkeys(turns, 0)
+    for one in turns:
+        counts[one] += 1
+        assert f"{one}{counts[one]}" in await text_of(session, ask(f"{one}3"))
+    assert (session.report()["verdict"], session.report()["unused"]) == ("right", 0)
+
+
+async def test_a_session_that_asks_more_often_than_it_did_gets_what_is_left_and_that_is_ambiguous() -> None:
+    session = replay_of_turns(ask_with_cookie, "ab", {one: one for one in "ab"})
+    texts = [await text_of(session, ask_with_cookie("a")) for _ in "aa"]
+    assert ["a1" in texts[0], "b1" in texts[1]] == [True, True]
+    assert session.report()["ambiguous"] == 1
+
+
+async def test_tokens_that_are_new_with_every_request_leave_the_recorded_order() -> None:
+    session = replay_of_turns(ask_with_token, "abc", {one: f"{one}2" for one in "abc"})
+    texts = [await text_of(session, ask_with_token(one)) for one in ("c3", "b3", "a3")]
+    assert [said in text for said, text in zip(("a1", "b1", "c1"), texts, strict=True)] == [True] * 3
+
+
+async def test_the_token_that_is_renewed_earlier_skips_nothing_it_did_not_ask() -> None:
+    # A client that signs its own tokens renews them by the clock.
+    session = replay_of_turns(ask_with_token, "aabb", {"a": "a2", "b": "b2"})
+    texts = [await text_of(session, ask_with_token(one)) for one in ("a3", "b3", "b3", "b3")]
+    assert [said in text for said, text in zip(("a1", "a2", "b1", "b2"), texts, strict=True)] == [True] * 4
