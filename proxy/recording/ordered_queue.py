@@ -1,4 +1,4 @@
-"""Keep the events of an exchange in order while a body is redacted on a thread."""
+"""Call functions in order, some of them only when work on a thread is done."""
 
 import asyncio
 from collections import deque
@@ -7,31 +7,28 @@ from concurrent.futures import Future
 from typing import Any, NamedTuple
 
 
-class _Work(NamedTuple):
-    future: "Future[Any]"
-    on_done: Callable[[], None]
+class _Entry(NamedTuple):
+    call: Callable[[], None]
+    work: "Future[Any] | None"
+    """What must be done before the call."""
 
 
-class OrderedQueue[T]:
-    """Calls `write` with each item in order, and `on_empty` after the last. To be used on one event loop's thread only."""
+class OrderedQueue:
+    """Calls functions in order, and `on_empty` after the last. To be used on one event loop's thread only."""
 
-    __slots__ = ("_items", "_loop", "_on_empty", "_waiters", "_write")
+    __slots__ = ("_entries", "_loop", "_on_empty", "_waiters")
 
-    def __init__(self, write: Callable[[T], None], on_empty: Callable[[], None]) -> None:
-        self._write = write
+    def __init__(self, on_empty: Callable[[], None]) -> None:
         self._on_empty = on_empty
         self._loop = asyncio.get_running_loop()
-        self._items: deque[T | _Work] = deque()
+        self._entries: deque[_Entry] = deque()
         self._waiters: list[asyncio.Future[None]] = []
 
-    def append(self, item: T) -> None:
-        """Append an item."""
-        self._items.append(item)
-
-    def append_work(self, future: "Future[Any]", on_done: Callable[[], None]) -> None:
-        """Append work: later items wait until it is finished and `on_done`, which writes its result, has been called."""
-        self._items.append(_Work(future, on_done))
-        future.add_done_callback(lambda _: self._loop.call_soon_threadsafe(self._process_items))
+    def append(self, call: Callable[[], None], work: "Future[Any] | None" = None) -> None:
+        """Append a call. Later ones wait until `work` is done and the call has used its result."""
+        self._entries.append(_Entry(call, work))
+        if work is not None:
+            work.add_done_callback(lambda _: self._loop.call_soon_threadsafe(self._process_entries))
 
     async def wait_until_empty(self) -> None:
         """Wait until the queue is empty."""
@@ -39,17 +36,14 @@ class OrderedQueue[T]:
         self._waiters.append(waiter)
         await waiter
 
-    def _process_items(self) -> None:
-        """Process items up to the first unfinished work."""
-        while self._items:
-            item = self._items[0]
-            if not isinstance(item, _Work):
-                self._write(item)
-            elif item.future.done():
-                item.on_done()
-            else:
+    def _process_entries(self) -> None:
+        """Make the calls before the first one whose work is not done."""
+        while self._entries:
+            call, work = self._entries[0]
+            if work is not None and not work.done():
                 return
-            self._items.popleft()
+            call()
+            self._entries.popleft()
         self._on_empty()
         for waiter in self._waiters:
             if not waiter.done():

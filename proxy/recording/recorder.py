@@ -1,24 +1,21 @@
-"""The recorder of a worker: what its recordings share (redaction, memory, ids, the spool).
+"""The recorder of a worker: begin to record exchanges, and record gaps and effects.
 
 `exchange_recording` records one exchange.
 """
 
-import asyncio
 import secrets
-from collections import Counter
 from collections.abc import Callable
-from concurrent.futures import Future, ThreadPoolExecutor
 from functools import lru_cache
 from typing import Final
 
 from calls.events import EffectBatch, RequestStarted
 from calls.model import Headers
-from calls.redaction.body import Piece
 from calls.redaction.redactor import Redactor
 from calls.uuid7 import Uuid7
-from proxy.recording.exchange_recording import ExchangeRecording, Policy
+from proxy.recording.exchange_recording import ExchangeRecording
 from proxy.recording.request_start import Evidence, HeadMemo, RedactedStart
-from proxy.recording.spool_outbox import Journal, SpoolOutbox
+from proxy.recording.resources import Policy, RecordingResources
+from proxy.recording.spool_outbox import Journal, RecordWriter, SpoolOutbox
 
 BODY_LIMIT: Final = 32 << 20
 HELD_LIMIT: Final = 256 << 20
@@ -48,24 +45,17 @@ class Recorder:
         """Schedules a call for the current group of writes to the spool."""
 
         self.redactor = redactor
-        self.body_limit = body_limit
         self.on_failure: Policy = on_failure
         self.outbox = SpoolOutbox(spool, now)
+        self.resources = RecordingResources(
+            redactor, self.outbox, body_limit=body_limit, held_limit=held_limit, on_failure=on_failure
+        )
         self._now = now
         self._latest_start: dict[str, int] = {}
         """The start time of the last exchange of each run. Later exchanges get a later time even if the clock is set back,
         because start times order them."""
 
-        self.clean_reason = ""
-        """The last reason of a response in which no secret was found, mostly that of the next one too."""
-
-        self.counts: Counter[str] = Counter()
-        """The number of exchanges by outcome."""
-
         self._new_id = Uuid7(now, randbits)
-        self._free_memory = held_limit
-        self._redact_pool = ThreadPoolExecutor(1, thread_name_prefix="redact")
-        self._redacting: set[ExchangeRecording] = set()
         self._redacted_identity = lru_cache(IDENTITIES_KEPT)(self._redact_identity)
 
     def begin(
@@ -113,7 +103,8 @@ class Recorder:
             sent_headers,
             *details,
         )
-        recording = ExchangeRecording(self, started, head)
+        writer = RecordWriter(self.outbox, run, started.id)
+        recording = ExchangeRecording(started.id, self.resources, writer, started, head)
         if not buffers_request:
             recording.flush_request()
         return recording
@@ -158,34 +149,3 @@ class Recorder:
         why = self.outbox.write(batch)
         if isinstance(why, str):
             self.record_gap(run, f"effects could not be recorded: {why}")
-
-    async def drain(self) -> None:
-        """Wait until no body is being redacted, and retry records that could not be written. Call it before closing the spool."""
-        while self._redacting:
-            await asyncio.gather(*(recording.wait_for_redaction() for recording in list(self._redacting)))
-        self.outbox.write_owed()
-
-    # -- RecordingContext
-
-    def reserve_memory(self, size: int) -> bool:
-        """Reserve memory for a piece of a body that has to be held. Return False if there is not enough."""
-        if size > self._free_memory:
-            return False
-        self._free_memory -= size
-        return True
-
-    def release_memory(self, size: int) -> None:
-        """Return reserved memory."""
-        self._free_memory += size
-
-    def run_on_thread(self, redact: Callable[[], list[Piece]]) -> "Future[list[Piece]]":
-        """Redact a body, or a part of it, on the thread."""
-        return self._redact_pool.submit(redact)
-
-    def add_redacting(self, recording: ExchangeRecording) -> None:
-        """Remember that a body of this recording is being redacted on a thread."""
-        self._redacting.add(recording)
-
-    def remove_redacting(self, recording: ExchangeRecording) -> None:
-        """Forget it again."""
-        self._redacting.discard(recording)

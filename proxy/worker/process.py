@@ -142,7 +142,7 @@ async def _build_parts(config: WorkerConfig, data: DataDir, spool: Spool | None,
         else None
     )
     if recorder:
-        recorder.counts, recorder.auto_sessions = engine_config.counts, auto_sessions
+        recorder.resources.counts, recorder.auto_sessions = engine_config.counts, auto_sessions
     return _WorkerParts(
         config=config,
         engine_config=engine_config,
@@ -199,7 +199,7 @@ async def _finish(parts: _WorkerParts, *, is_interrupted: bool) -> None:
             parts.auto_sessions.close(parts.replays)
         parts.reports.close()
     if parts.recorder:
-        await parts.recorder.drain()
+        await parts.recorder.outbox.drain()
     if parts.spool:
         write_counts(parts.engine_config.counts, parts.spool.directory)
 

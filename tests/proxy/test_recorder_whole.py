@@ -12,7 +12,8 @@ from msgspec.structs import replace
 
 from calls.events import Data, ExchangeClosed, MessageEnded, RequestStarted, ResponseStarted, decode_records
 from calls.model import Exchange, Headers
-from proxy.recording.exchange_recording import REDACT_INLINE_BYTES, ExchangeRecording
+from proxy.recording.exchange_recording import ExchangeRecording
+from proxy.recording.message_recording import REDACT_INLINE_BYTES
 from store.spool import Reader
 from tests.calls.secrets import TOKENS
 from tests.proxy.recorded_exchanges import JSON, Desk, desk

@@ -111,7 +111,7 @@ async def record(directory: Path, disk: Disk, durability: Durability) -> tuple[s
             while not recorder.outbox.write_owed():
                 drained.drain()
                 await asyncio.sleep(0.005)
-        await recorder.drain()
+        await recorder.outbox.drain()
     drained.drain()
     # An incomplete record that could not be cut off is skipped, and the complete one is in the next segment.
     assert [

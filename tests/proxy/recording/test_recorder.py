@@ -17,7 +17,8 @@ from calls.keys.profile import Profiles
 from calls.keys.profile_toml import parse_profiles
 from calls.model import Chunk, Headers
 from calls.redaction.redactor import RedactedHead, Redactor
-from proxy.recording.exchange_recording import REDACT_INLINE_BYTES, ExchangeRecording
+from proxy.recording.exchange_recording import ExchangeRecording
+from proxy.recording.message_recording import REDACT_INLINE_BYTES
 from proxy.recording.recorder import Recorder
 from proxy.recording.request_start import HeadMemo
 from tests.calls.secrets import KEY, TOKENS
@@ -404,7 +405,7 @@ async def test_what_a_profile_declares_secret_is_so_in_the_messages_of_a_socket(
 async def test_no_byte_of_a_secret_reaches_the_disk(directory: Path, secret: str) -> None:
     with desk(directory) as at:
         await record_with_secret(at, secret)
-        await at.recorder.drain()
+        await at.recorder.outbox.drain()
     raw = at.raw()
     opened = b"".join(
         decode_content(exchange.response.body.data, "br")
@@ -553,7 +554,7 @@ async def test_closing_waits_for_what_is_being_opened(directory: Path) -> None:
         one = at.begin(headers=(("Content-Encoding", "gzip"),))
         one.record_data("request", gzip.compress(large()), 1)
         one.record_close(2, "client_closed")
-        await at.recorder.drain()
+        await at.recorder.outbox.drain()
     (exchange,) = at.exchanges().values()
 
     assert exchange.outcome == "client_closed"
@@ -590,7 +591,7 @@ async def test_what_waits_of_streams_is_bounded_over_all_exchanges(directory: Pa
         first, second = at.begin(headers=events), at.begin(headers=events)
         for one in (first, second):
             one.record_data("request", begun, 1)
-        room_while_held = at.recorder._free_memory
+        room_while_held = at.recorder.resources._free_memory
         for one in (first, second):
             one.record_data("request", ended, 2)
             one.record_end("request", 3)
@@ -598,7 +599,7 @@ async def test_what_waits_of_streams_is_bounded_over_all_exchanges(directory: Pa
         third = at.begin(headers=events)
         third.record_data("request", begun, 1)
         third.record_close(3, "client_closed")
-        assert (room_while_held, at.recorder._free_memory) == (len(begun) - 1, 2 * len(begun) - 1)
+        assert (room_while_held, at.recorder.resources._free_memory) == (len(begun) - 1, 2 * len(begun) - 1)
     bodies = [exchange.request.body for _, exchange in sorted(at.exchanges().items())]
 
     assert [(body.size, len(body.data), body.truncated) for body in bodies[:2]] == [

@@ -11,7 +11,7 @@ from calls.model import Chunk, Headers
 from calls.redaction.body import Piece
 from calls.redaction.streams.streamed_body import StreamedBody
 from proxy.recording.exchange_recording import THREAD_BYTES
-from proxy.recording.recorded_message import INLINE_FEED
+from proxy.recording.redaction_speed import INLINE_FEED
 from tests.calls.secrets import TOKENS
 from tests.proxy.recorded_exchanges import Desk, desk
 
@@ -82,7 +82,7 @@ async def test_a_fast_body_is_not_sent_to_the_thread(directory: Path, redacting_
 async def test_senders_wait_while_much_of_a_body_waits_for_the_thread(directory: Path) -> None:
     may_redact = threading.Event()
     with desk(directory) as at:
-        run = at.recorder.run_on_thread
+        run = at.recorder.resources.run_on_thread
 
         def run_later(redact: Callable[[], list[Piece]]) -> Future[list[Piece]]:
             def wait_and_redact() -> list[Piece]:
@@ -91,7 +91,7 @@ async def test_senders_wait_while_much_of_a_body_waits_for_the_thread(directory:
 
             return run(wait_and_redact)
 
-        at.recorder.run_on_thread = run_later  # type: ignore[method-assign]
+        at.recorder.resources.run_on_thread = run_later  # type: ignore[method-assign]
         one = at.begin()
         one.record_end("request", 1)
         one.record_response_head(2, 200, "OK", "HTTP/1.1", TEXT)
