@@ -32,6 +32,8 @@ class OrderedQueue:
 
     async def wait_until_empty(self) -> None:
         """Wait until the queue is empty."""
+        if not self._entries:
+            return
         waiter = self._loop.create_future()
         self._waiters.append(waiter)
         await waiter
