@@ -8,7 +8,7 @@ import asyncio
 import uuid
 from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
 from contextlib import asynccontextmanager
-from itertools import batched
+from itertools import batched, chain
 
 import asyncpg
 from sqlalchemy import ColumnElement, RowMapping, select
@@ -53,6 +53,9 @@ from store.sums.positions import has_sums
 
 MOST_LOOKED_AT = 2000
 """Exchanges of which a page of calls is chosen at a time."""
+
+FEWEST_LOOKED_AT = 20
+"""Exchanges that are looked at for what a page lacks, because each look takes several statements."""
 
 FEW_RUNS = 100
 """Runs that fit a filter of runs, up to which their calls are looked up by run. Calls of more runs are soon found among all calls."""
@@ -129,18 +132,20 @@ class ExchangeQueries(ExchangeReader):
             has_marks = bool(filters.error) and await has_sums(connection, self._project)
             run_ids = await self._few_run_ids(connection, filters)
             conditions = list(call_conditions(filters, self._project, has_marks=has_marks, run_ids=run_ids))
-            size = limit
+            # A few more than are asked for: some are later attempts of a call.
+            size = limit + 2 + limit // 25
             while True:
                 found = await self._page_rows(connection, conditions, size, begin, sort)
                 groups |= await load_retry_groups(connection, self._project, [row["run"] for row in found])
                 call_rows = await self._representative_rows(connection, conditions, found[:size], groups, sort)
                 # Whether a call is complete or failed depends on its last exchange, and not on the one that matched.
-                rows += [
+                fitting = [
                     row
                     for row in call_rows
-                    if filters.incomplete in (None, not groups.is_complete(row))
-                    and filters.error in (None, groups.has_failed(row))
+                    if (filters.incomplete is None or filters.incomplete != groups.is_complete(row))
+                    and (filters.error is None or filters.error == groups.has_failed(row))
                 ]
+                rows += fitting
                 if len(rows) > limit:
                     # The next page begins after the last row of this one.
                     begin, rows = next_cursor(rows, limit, digest), rows[:limit]
@@ -148,8 +153,7 @@ class ExchangeQueries(ExchangeReader):
                 begin = next_cursor(found, size, digest)
                 if begin is None or len(rows) == limit:
                     break
-                # Most of what matched is shown at another exchange, or not at all: look at more at once.
-                size = min(4 * size, MOST_LOOKED_AT)
+                size = _next_size(size, len(fitting), limit - len(rows))
         shapes = [select_fields(shape, fields) for shape in await self._shapes(rows, groups, fields)]
         return Page(shapes, None if begin is None else str(begin))
 
@@ -174,16 +178,14 @@ class ExchangeQueries(ExchangeReader):
         Otherwise it is listed at the last one, whose cost, tokens and end it has.
         """
         by_time = sort.by == "time"
-        others = {
-            row["id"]: groups.earlier_exchanges(row["id"]) if by_time else groups.exchanges_after(row["id"])
-            for row in rows
-        }
-        elsewhere = [name for names in others.values() for name in names]
-        if not elsewhere:
+        find_others = groups.earlier_exchanges if by_time else groups.exchanges_after
+        others = {row["id"]: names for row in rows if (names := find_others(row["id"]))}
+        if not others:
             return list(rows)
+        elsewhere = chain.from_iterable(others.values())
         fitting = select(calls.c.id).where(calls.c.project == self._project, is_among(elsewhere), *conditions)
         fit = set((await connection.execute(fitting)).scalars())
-        return [row for row in rows if fit.isdisjoint(others[row["id"]])]
+        return [row for row in rows if fit.isdisjoint(others.get(row["id"], ()))]
 
     async def run_calls(
         self,
@@ -232,7 +234,7 @@ class ExchangeQueries(ExchangeReader):
         return await load_sorted_page(connection, query, calls, sort, cursor, limit)
 
     async def _rows(self, connection: AsyncConnection, ids: Iterable[uuid.UUID]) -> Sequence[RowMapping]:
-        query = select(calls).where(calls.c.project == self._project, is_among(ids))
+        query = select(*_LISTED_COLUMNS).where(calls.c.project == self._project, is_among(ids))
         return (await connection.execute(query)).mappings().all()
 
     async def read_for_links(self, exchange_ids: Iterable[str]) -> dict[str, tuple[Exchange, Call]]:
@@ -256,19 +258,18 @@ class ExchangeQueries(ExchangeReader):
         if not rows:
             return []
         wholes = [groups.ids_and_attempts(row["id"]) for row in rows]
-        firsts = [uuid.UUID(ids[0]) for ids, _ in wholes]
-        ends = {uuid.UUID(name) for ids, _ in wholes for name in (ids[0], ids[-1])}
+        firsts = [ids[0] for ids, _ in wholes]
+        ends = {name for ids, _ in wholes for name in (ids[0], ids[-1])}
         names = list({row["run"] for row in rows})
         async with self._planned_for_any_ids() as connection:
             steps = await connection.fetch(STEPS, self._project, names, firsts)
             nths = await connection.fetch(NTHS, self._project, names, firsts, groups.later_exchanges)
             heads = {str(row["id"]): row for row in await connection.fetch(HEADS, self._project, list(ends))}
-        end_rows: Sequence[RowMapping] = ()
-        if others := ends - {row["id"] for row in rows}:
+        by_id = {str(row["id"]): row for row in rows}
+        if others := ends - by_id.keys():
             async with self._database.transaction() as connection, planned_for_any_values(connection):
-                end_rows = await self._rows(connection, others)
+                by_id |= {str(row["id"]): row for row in await self._rows(connection, map(uuid.UUID, others))}
         step, nth = ({str(row["id"]): row[1] for row in found} for found in (steps, nths))
-        by_id = {str(row["id"]): row for row in (*rows, *end_rows)}
         # Their run may have been deleted between two of these queries.
         first_ids, there = step.keys() & nth.keys(), by_id.keys() & heads.keys()
         places = [
@@ -361,6 +362,12 @@ class ExchangeQueries(ExchangeReader):
             yield connection
 
 
+def _next_size(size: int, fitting: int, lacking: int) -> int:
+    """Return how many exchanges to look at next for what a page lacks: more where few of those `size` were calls that fit."""
+    size_for_all = 2 * lacking * size // max(fitting, 1)
+    return min(max(size_for_all, FEWEST_LOOKED_AT), max(4 * size, FEWEST_LOOKED_AT), MOST_LOOKED_AT)
+
+
 def _weight(exchange: Exchange) -> int:
     return body_weight(exchange.request.body.data) + (
         body_weight(exchange.response.body.data) if exchange.response else 0
@@ -399,8 +406,15 @@ def _is_underived(place: CallPlace, rows: Mapping[str, RowMapping]) -> bool:
     return any(form is not None and not read_summary(form).is_derived for form in forms)
 
 
-_LISTED_COLUMNS = [column for column in calls.c if column.name != "traits"]
-"""All columns but the numbers of the index, which nobody is shown."""
+_UNSHOWN = frozenset(
+    (
+        *("traits", "tools", "created_ids", "returned_ids", "polls", "pending", "answer", "actor", "first_byte"),
+        *("duration", "failed", "superseded", "repeated"),
+    )
+)
+"""Columns that rows are found and counted by, and that no call is shown from. To read the arrays takes a third of a page's time."""
+
+_LISTED_COLUMNS = [column for column in calls.c if column.name not in _UNSHOWN]
 
 HEADS = """
 SELECT id, large, offloaded, request_digest IS NULL AS is_erased, method, url, started_at, first_byte_at, ended_at FROM exchanges

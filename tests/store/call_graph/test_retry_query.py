@@ -13,8 +13,10 @@ from store.active_profiles import load_profiles
 from store.database.connection import Database
 from store.ingest.batch_writer import BatchWriter, DerivedExchange
 from store.pricing.prices import call_cost
+from store.query import exchanges as exchange_queries
 from store.query.exchanges import ExchangeQueries
 from store.query.filters import Filters
+from store.query.pages import load_sorted_page
 from store.query.runs import Runs
 from tests.store.samples import NOON, SECOND, body, exchange
 from tests.store.test_queries import LATER, walk
@@ -135,6 +137,31 @@ async def test_pages_join_without_a_seam_however_many_tries_there_are(
     assert sum(item["attempts"] for item in newest) == len(tries)
     in_order = await walk(partial(queries.run_calls, "run-1"))
     assert [item["attempts"] for item in in_order] == [2, 4, 2, 4]
+
+
+@pytest.mark.parametrize(("retried", "looks"), [(0, [54]), (3, [54]), (12, [54, 20]), (40, [54, 92])])
+async def test_a_page_looks_at_few_more_exchanges_than_it_has_calls(
+    database: Database, queries: ExchangeQueries, monkeypatch: pytest.MonkeyPatch, retried: int, looks: list[int]
+) -> None:
+    attempts = [
+        make_exchange(3 * n + k, status, run=f"run-{n % 3}", request=ASK + b" " * n)
+        for n in range(90)
+        for k, status in enumerate((500, 200) if n >= 90 - retried else (200,))
+    ]
+    await put(database, *attempts)
+    sizes: list[int] = []
+
+    async def load_page(*arguments: Any) -> Any:
+        sizes.append(arguments[-1])
+        return await load_sorted_page(*arguments)
+
+    monkeypatch.setattr(exchange_queries, "load_sorted_page", load_page)
+    page = await queries.calls(Filters(), 50)
+    assert sizes == looks
+    assert [item["attempts"] for item in page.items] == [2] * retried + [1] * (50 - retried)
+    following = await queries.calls(Filters(), 50, page.next)
+    assert (len(following.items), following.next) == (40, None)
+    assert not {item["id"] for item in page.items} & {item["id"] for item in following.items}
 
 
 async def test_a_call_is_found_once_by_any_of_its_tries(database: Database, queries: ExchangeQueries) -> None:
