@@ -51,6 +51,9 @@ CATCH_UP: Final = 7200.0
 
 TARGETS_MS: Final = {"list": 100.0, "filter": 100.0, "one": 300.0, "search": 300.0, "stats": 1000.0, "all": 300.0}
 
+OPENING_TIME: Final = 5.0
+"""Seconds after the start in which the store server opens its connections: a request meanwhile takes up to 150 ms."""
+
 SIZES: Final = """
 SELECT coalesce(root.relname, c.relname) AS table, sum(pg_relation_size(c.oid))::bigint AS rows,
     sum(pg_total_relation_size(c.oid) - pg_relation_size(c.oid) - pg_indexes_size(c.oid))::bigint AS toast,
@@ -360,6 +363,7 @@ def run_all(arguments: argparse.Namespace, report: Report) -> None:
             report.add(
                 "sums made after s", wait_until_caught_up(server.dsn) + wait_until_caught_up(server.dsn, UNSUMMED)
             )
+            time.sleep(OPENING_TIME)
             report.add("load", os.getloadavg())
             report_queries(store, port, filled["runs"], filled["newest"], arguments, report)
             for erasure in measure_erasures(store, port, arguments.erase, filled["newest"]):
