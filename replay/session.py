@@ -16,7 +16,6 @@ from msgspec.structs import replace
 from calls.derive import derive_call
 from calls.keys.divergence import shorten_pointer
 from calls.keys.key import make_key, raw_digest
-from calls.mcp_late_answers import is_old_transport
 from calls.model import Exchange, Json, Request, client_outcome, has_answer_ended, header
 from replay import playback
 from replay.answer import Answer, Duplex, MatchTier, source_header
@@ -35,8 +34,7 @@ from replay.replay_options import ReplayOptions
 from replay.report import REPORT_LISTED, Tally, build_report, interrupted_report, report_with_effects
 from replay.script import Position, RecordedExchange, Script, ScriptMatch, session_place
 from replay.websocket import session as sockets
-from replay.websocket.mcp_sse_stream import McpSseStream
-from replay.websocket.mcp_stream_order import McpStreamOrder, find_stream_order
+from replay.websocket.mcp_stream import McpStream, find_mcp_stream
 from replay.websocket.timeline import Break
 
 _HEAVY = 256 << 10
@@ -72,7 +70,7 @@ class Session:
     _script: Script = field(init=False)
     _websockets: sockets.OpenWebsockets = field(init=False)
     _request_count: int = field(init=False, default=0)
-    _streams: WeakSet[McpSseStream | McpStreamOrder] = field(init=False, default_factory=WeakSet)
+    _streams: WeakSet[McpStream] = field(init=False, default_factory=WeakSet)
     """Open streams of MCP that wait for requests. References are weak, because a stream is not told when its client leaves."""
 
     _has_streamed: bool = field(init=False, default=False)
@@ -414,7 +412,7 @@ class Session:
         if self.options.lists_answers:
             self._tally.answered_by.append(recorded.id)
         header = source_header("replayed", run=incoming.run, step=recorded.step, match=tier, reframed=fit.is_reframed)
-        stream = self._mcp_stream(recorded, fit.exchange)
+        stream = self._open_mcp_stream(recorded, fit.exchange)
         answer_waiting_client = partial(self._miss_of_waiting_client, incoming, recorded, tier)
         note_client_left = partial(self._note_client_left, incoming, recorded, tier, fit.exchange)
         may_be_left = stream is not None and stream.may_be_left
@@ -427,15 +425,11 @@ class Session:
         )
         return answer if stream is None else dataclasses.replace(answer, pieces=tuple(stream.pieces(self.options.pace)))
 
-    def _mcp_stream(self, recorded: RecordedExchange, exchange: Exchange) -> McpSseStream | McpStreamOrder | None:
+    def _open_mcp_stream(self, recorded: RecordedExchange, exchange: Exchange) -> McpStream | None:
         """Open a stream of MCP, if the exchange is one that waits for requests."""
-        entries = self.recording.index.entries
-        is_old = is_old_transport(exchange)
-        stream = McpSseStream(exchange, entries) if is_old else find_stream_order(recorded, exchange, entries)
-        if stream is None:
-            return None
-        self._streams.add(stream)
-        self._has_streamed = True
+        if stream := find_mcp_stream(recorded, exchange, self.recording.index.entries):
+            self._streams.add(stream)
+            self._has_streamed = True
         return stream
 
     def _websocket_answer(self, incoming: IncomingRequest, match: ScriptMatch) -> Answer | None:
