@@ -26,7 +26,7 @@ from store.api.guard import is_loopback
 from store.api.server import run_server
 from store.database.connection import Database, DatabaseError, url_without_password
 from store.database.plans import warm_connections
-from store.database.wait import wait_until_prepared
+from store.database.wait import require_own_sessions, wait_until_prepared
 from store.datadir import DataDir, DataDirError, open_data_dir
 from store.embedded.early_start import EarlyStart
 from store.embedded.postgres import EmbeddedPostgresError, EmbeddedServer, ensure_server
@@ -117,7 +117,7 @@ async def _serve(
     with _lock_data_directory(data, config.lock), _bind_api_socket(config) as api_socket:
         async with _open_database(config, data, postgres) as (database, embedded):
             parts = PartFactory(config, data, database, helper_command).make_parts(embedded, edit_problem)
-            prepare = partial(_prepare, database, parts.writer)
+            prepare = partial(_prepare, database, parts.writer, may_be_pooled=bool(config.database_url))
             if not config.may_wait:
                 await _prepare_now(prepare, config.database_url)
             reporter = _PreparationReporter()
@@ -152,8 +152,10 @@ def _serve_versions(config: StoreServerConfig, database: Database) -> contextlib
     return serve_versions(database, Path(config.versions_socket))
 
 
-async def _prepare(database: Database, writer: BatchWriter) -> None:
-    """Migrate the tables and create the partitions of the next days."""
+async def _prepare(database: Database, writer: BatchWriter, *, may_be_pooled: bool) -> None:
+    """Migrate the tables and create the partitions of the next days. `may_be_pooled`: the database is one of the user's."""
+    if may_be_pooled:
+        await require_own_sessions(database.connect_alone)
     await database.prepare()
     await writer.create_upcoming_partitions(dt.datetime.now(dt.UTC).date())
 

@@ -7,7 +7,7 @@ conflicts         try a transaction again that conflicts with another
 day_locks         keep who writes to a day apart from who replaces its partitions
 run_versions      tell workers of this machine which runs have changed
 plans             choose how Postgres plans statements, and have its connections know the partitions
-wait              wait until the database is available
+wait              wait until the database is available; refuse a pooler that changes sessions
 tables            the tables for SQLAlchemy Core
 partition_tables  create the table of a partition
 rows              write exchanges as rows and read them back

@@ -84,6 +84,11 @@ PARAMETER_ERRORS = (asyncpg.UndefinedObjectError, asyncpg.InvalidParameterValueE
 POOLER_ERRORS = (asyncpg.InvalidSQLStatementNameError, asyncpg.DuplicatePreparedStatementError)
 """Errors that no Postgres gives that we are connected to all the time: the statement was prepared in another session."""
 
+POOLER_ADVICE: Final = (
+    "A pooler in front of Postgres changes the session between two transactions (pgbouncer with pool_mode=transaction):"
+    " use pool_mode=session, or the address of Postgres itself."
+)
+
 SESSION_ERRORS = (asyncpg.ReadOnlySQLTransactionError,)
 """Errors that may be due to a setting that the server had when the connection was opened, such as `default_transaction_read_only`
 of a server whose disk was full, or to a server that is not the primary any more. Open connections keep both."""
@@ -139,10 +144,7 @@ def _translated_error(error: BaseException) -> DatabaseError | None:
     if isinstance(error, UNUSABLE_ERRORS):
         return DatabaseUnusable(f"Postgres refuses access: {_error_text(error)}.{_missing_right(error)}")
     if isinstance(error, POOLER_ERRORS):
-        return DatabaseUnusable(
-            "A pooler in front of Postgres changes the session between two transactions (pgbouncer with pool_mode=transaction):"
-            " use pool_mode=session, or the address of Postgres itself."
-        )
+        return DatabaseUnusable(POOLER_ADVICE)
     if isinstance(error, UNAVAILABLE_ERRORS):
         return DatabaseUnavailable(f"Postgres is not available: {_error_text(error)}.")
     if _is_broken(error):
