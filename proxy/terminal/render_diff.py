@@ -121,7 +121,7 @@ def _show_pair(pair: Shape, sheet: Sheet) -> None:
         (f"{sign} {_step_label(pair):>4}  ", style),
         (_call_label(step), "bold" if style == "bad" else None),
     ]
-    line.append((f"  {NAMES.get(cause, 'not examined')}", style))
+    line.append((f"  {_cause_name(pair)}", style))
     root = _step_number(pair["follows"])
     if root is not None:
         line.append((f" from step {root}" if cause == "follows" else f", follows from step {root}", "dim"))
@@ -135,6 +135,13 @@ def _show_pair(pair: Shape, sheet: Sheet) -> None:
             _show_difference(name, difference, sheet)
     if pair["more"]:
         sheet.print_line((f"       and at {count_text(pair['more'], 'more place')}", "dim"))
+
+
+def _cause_name(pair: Shape) -> str:
+    edited = [side.upper() for side in ("a", "b") if pair[side] and pair[side].get("edited")]
+    if edited and pair["cause"] in ("model", "failure", "answer", "tool_answer"):
+        return f"edited in {' and '.join(edited)}"
+    return NAMES.get(pair["cause"], "not examined")
 
 
 def _step_label(pair: Shape) -> str:

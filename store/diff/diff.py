@@ -161,7 +161,10 @@ class Diff:
 
     def _why(self, place: int, cause: Cause | None) -> str:
         one, other = self._steps(place)
+        edited = [side for side, step in (("A", one), ("B", other)) if step and step.answer.is_edited]
         match cause:
+            case "model" | "failure" | "answer" | "tool_answer" if edited:
+                return f"the request is the same, and an override edited its answer in {' and '.join(edited)}"
             case "model" if one and other:
                 return f"a different model answered the same request: {_model(one)} in A, {_model(other)} in B"
             case "failure" if one and other:

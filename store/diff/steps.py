@@ -14,7 +14,7 @@ from calls.derive import clean_unlabelled_answer, derive_keyed_call
 from calls.keys.key import KeyResult, make_key, raw_digest
 from calls.keys.profile import Profiles
 from calls.keys.rules import Plan
-from calls.model import Call, Exchange, Json, Usage
+from calls.model import Call, Exchange, Json, Usage, header
 from calls.redaction.call import Clean, clean_call
 from calls.retry_grouping import Attempt, attempt_of, group_retries
 from store.pricing.prices import call_cost
@@ -72,6 +72,8 @@ class Gist:
     usage: Usage
     usd: Decimal | None
     first_byte_at: int | None
+    is_edited: bool
+    """Whether an override edited the answer, in a fork."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -127,7 +129,13 @@ def make_gist(exchange: Exchange, reader: StepReader) -> Gist:
         usage=call.usage,
         usd=price.usd if price else None,
         first_byte_at=exchange.first_byte_at,
+        is_edited=_is_edited(exchange),
     )
+
+
+def _is_edited(exchange: Exchange) -> bool:
+    mark = header(exchange.response.headers, "playhead") if exchange.response else None
+    return mark is not None and mark.partition(";")[0] == "edited"
 
 
 def _marks(key: KeyResult, call: Call) -> tuple[str, ...]:
@@ -195,6 +203,7 @@ def step_shape(step: Step) -> Shape:
         "status": answer.attempt.status,
         "outcome": answer.attempt.outcome,
         "complete": answer.attempt.complete,
+        "edited": answer.is_edited,
         "key": request.call.key,
         "usage": asdict(answer.usage),
         "cost_usd": dollars(answer.usd),

@@ -103,6 +103,8 @@ class DiffStepSchema(TypedDict):
     status: Status | None
     outcome: Outcome
     complete: bool
+    edited: bool
+    """Whether an override edited the answer."""
     key: Digest
     usage: TokenCountsSchema
     cost_usd: Usd | None

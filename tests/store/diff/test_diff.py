@@ -5,9 +5,12 @@ import json
 from collections.abc import Sequence
 from typing import Any
 
+import pytest
 from msgspec.structs import replace
 
 from calls.model import Exchange
+from proxy.terminal.render_diff import show_diff
+from proxy.terminal.table import Sheet
 from store.active_profiles import load_profiles
 from store.diff.diff import compare_runs
 from store.diff.steps import StepReader
@@ -63,6 +66,19 @@ def test_a_tool_whose_answer_changes_nothing_is_not_blamed_for_what_a_model_did(
 def test_a_model_that_answers_otherwise_is_sampling() -> None:
     told = diff(Agent(), Agent(asks=lambda turn: "something else" if turn == 1 else f"subject-{turn} details"))
     assert causes(told) == ["same", "same", "answer", "follows", "follows", "same", "follows", "same"]
+
+
+def test_an_answer_that_an_override_edited_is_not_called_sampling(capsys: pytest.CaptureFixture[str]) -> None:
+    fork = Agent(asks=lambda turn: "something else" if turn == 1 else f"subject-{turn} details").run("other")
+    response = fork[2].response
+    assert response is not None
+    fork[2] = replace(fork[2], response=replace(response, headers=(*response.headers, ("Playhead", "edited; step=3"))))
+    told = diff(Agent(), fork)
+    assert causes(told) == ["same", "same", "answer", "follows", "follows", "same", "follows", "same"]
+    assert told["cause"]["words"].endswith(": the request is the same, and an override edited its answer in B")
+    assert [told["pairs"][0][side]["edited"] for side in ("a", "b")] == [False, True]
+    show_diff(told, Sheet(width=200, colour=False))
+    assert "  edited in B " in capsys.readouterr().out
 
 
 def test_another_prompt_is_the_cause_also_of_all_later_requests_that_repeat_it() -> None:
