@@ -3,6 +3,7 @@
 import gc
 import os
 import sys
+from contextlib import suppress
 
 from proxy.processes.early_worker import end_early_worker, start_early_worker
 
@@ -18,7 +19,8 @@ def main() -> None:
         from proxy.cli import load_command
         from proxy.cli import main as run_command_line
 
-        load_command(sys.argv[1] if len(sys.argv) > 1 else "")
+        with suppress(ModuleNotFoundError):  # the command line says what is not installed
+            load_command(sys.argv[1] if len(sys.argv) > 1 else "")
         # What was imported lives to the end. Otherwise the first collection would go through all of it.
         gc.freeze()
         gc.enable()

@@ -31,6 +31,8 @@ from click.shell_completion import CompletionItem
 from proxy.errors import FAILURE_EXIT_CODE, Failure
 from proxy.terminal.text import printable
 
+OUR_PACKAGES: Final = ("calls", "proxy", "replay", "store")
+
 FULL: Final = (errno.ENOSPC, errno.EDQUOT)
 """Errors of a write to a full disk or over a quota."""
 
@@ -229,6 +231,12 @@ def main() -> None:
         code = error.exit_code
     except Failure as failure:
         click.echo("\n".join(map(printable, f"playhead: {failure}".split("\n"))), err=True)
+        code = FAILURE_EXIT_CODE
+    except ModuleNotFoundError as error:
+        if (package := (error.name or "").partition(".")[0]) in OUR_PACKAGES:
+            raise
+        needs = f"this environment has no {package}, which this command needs"
+        click.echo(f"playhead: {needs}: install playhead[store,proxy,embedded] into it", err=True)
         code = FAILURE_EXIT_CODE
     except UnicodeEncodeError as error:
         # An argument of other bytes than UTF-8, which no message to another process and no request can have.
