@@ -20,6 +20,9 @@ if TYPE_CHECKING:
 
 MAX_CACHED_CONTEXTS: Final = 1024
 
+OPEN_FILES: Final = "/proc/self/fd"
+"""The paths of open files. A chroot or a sandbox may lack them."""
+
 _READ_BYTES: Final = 16 << 10
 """Maximum length of a record (RFC 8446 5.1). A larger buffer would be allocated and freed by the system at each read."""
 
@@ -259,7 +262,7 @@ def _load(context: ssl.SSLContext, leaf: "Leaf") -> None:
 @contextmanager
 def _memory_file(content: bytes) -> Iterator[str]:
     """Yield a path with this content: an anonymous file in memory if the system supports that, else a temporary file."""
-    if not hasattr(os, "memfd_create"):
+    if not hasattr(os, "memfd_create") or not os.path.isdir(OPEN_FILES):
         with tempfile.NamedTemporaryFile() as file:
             file.write(content)
             file.flush()
@@ -268,7 +271,7 @@ def _memory_file(content: bytes) -> Iterator[str]:
     handle = os.memfd_create("leaf")
     try:
         os.write(handle, content)
-        yield f"/proc/self/fd/{handle}"
+        yield f"{OPEN_FILES}/{handle}"
     finally:
         os.close(handle)
 

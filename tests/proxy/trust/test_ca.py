@@ -15,6 +15,7 @@ from cryptography import x509
 from cryptography.hazmat.primitives import serialization
 
 from proxy.errors import Failure
+from proxy.lane import tls
 from proxy.trust import ca, leaves
 
 
@@ -270,3 +271,9 @@ def _blocks(file: Path) -> list[bytes]:
         f"{block}-----END CERTIFICATE-----\n".encode()
         for block in file.read_text().split("-----END CERTIFICATE-----\n")[:-1]
     ]
+
+
+def test_a_leaf_is_loaded_where_the_system_shows_no_open_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(tls, "OPEN_FILES", str(tmp_path / "proc" / "self" / "fd"))
+    leaf = ca.ensure_ca(tmp_path).leaf("api.test")
+    assert tls.server_context(leaf, alpn="http/1.1").cert_store_stats() is not None
