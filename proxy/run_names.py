@@ -71,6 +71,7 @@ def missing_run_failure(name: str, what: str = "run") -> Failure:
     """Describe that the store does not have it, for a command that reads the store alone."""
     if Path(name).is_file():
         return Failure(
-            f"there is no {what} {name} here, and this command reads the store; see the file: playhead view {name}"
+            f"there is no {what} {name} here, and this command reads the store, not files; see the file:"
+            f" playhead view {name}, or import it: playhead import {name}"
         )
     return Failure(f"there is no {what} {name} here; `playhead ls` lists what was recorded")

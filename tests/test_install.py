@@ -56,7 +56,8 @@ def test_a_command_that_needs_an_extra_says_so(command: str) -> None:
     done = subprocess.run(words, cwd=ROOT, capture_output=True, text=True, check=False)
     assert done.returncode == 125
     assert re.fullmatch(
-        r"playhead: this environment has no \w+, which this command needs: install playhead\[.*\] into it\n", done.stderr
+        r"playhead: this environment has no \w+, which this command needs: install playhead\[.*\] into it\n",
+        done.stderr,
     ), done.stderr
 
 

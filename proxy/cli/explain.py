@@ -54,11 +54,18 @@ def explain_command(call: str | None, file: Path | None, as_json: bool, **flags:
     elif "/" in str(call):
         raise missing_run_failure(str(call), "call")
     else:
-        found = query_store(flags, lambda api: api.get(f"/calls/{path_segment(str(call))}/explain"))
+        found = query_store(flags, lambda api: _fetch_explanation(api, str(call)))
     if as_json:
         print_json(found)
         return
     _show_key(found)
+
+
+def _fetch_explanation(api: Api, call: str) -> Any:
+    try:
+        return api.get(f"/calls/{path_segment(call)}/explain")
+    except NotFound as error:
+        raise missing_run_failure(call, "call") from error
 
 
 def _show_key(key: Any) -> None:

@@ -19,8 +19,8 @@ from proxy.commands.export_spans import ExportedSpans, SpanExport, export_spans
 from proxy.errors import Failure, unwritable_file
 from proxy.export_settings import check_endpoint
 from proxy.processes.command_processes import CommandProcesses
-from proxy.processes.store_client import Api, resolve_run_name
-from proxy.run_names import invalid_name_reason
+from proxy.processes.store_client import Api, NotFound, resolve_run_name
+from proxy.run_names import invalid_name_reason, missing_run_failure
 from proxy.terminal.text import count_text, printable
 from store.datadir import DataDirError, open_data_dir
 from store.foreign import read
@@ -118,9 +118,12 @@ def export_command(
 
         def export(api: Api) -> ExportResult | ExportedSpans:
             name = resolve_run_name(api, run)
-            if form == "otlp":
-                return export_spans(api, name, spans)
-            return export_run(api, name, form, search, output, with_proof=with_proof, profiles=profiles)
+            try:
+                if form == "otlp":
+                    return export_spans(api, name, spans)
+                return export_run(api, name, form, search, output, with_proof=with_proof, profiles=profiles)
+            except NotFound as error:
+                raise missing_run_failure(name) from error
 
         result = query_store(flags, export, is_silent=False)
     except OSError as error:

@@ -127,6 +127,10 @@ async def test_what_was_imported_is_listed_shown_explained_and_carried_on(desk: 
     for name in ("show", "cost", "tail", "explain", "waiting"):
         other = await desk(name, bundle)
         assert (other.code, f"see the file: playhead view {bundle}" in other.err) == (125, True), (name, other.err)
+    (desk.data.parent / "night.jsonl").symlink_to(bundle)
+    for name in ("cost", "explain", "export"):
+        other = await desk(name, "night.jsonl")
+        assert (other.code, "see the file: playhead view night.jsonl" in other.err) == (125, True), (name, other.err)
 
 
 @pytest.mark.slow

@@ -43,8 +43,8 @@ def cost_command(run: str, limit: int, as_json: bool, **flags: Any) -> None:
 
     def fetch(api: Api) -> tuple[dict[str, Any], str | None]:
         name = resolve_run_name(api, run)
-        missing = incomplete_reason(api, name)
         try:
+            missing = incomplete_reason(api, name)
             return api.get(f"/runs/{path_segment(name)}/cost", limit=MAX_STEPS), missing
         except NotFound as error:
             raise missing_run_failure(name) from error
