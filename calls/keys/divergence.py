@@ -19,6 +19,9 @@ _CONTEXT_LENGTH = 60
 _MAX_POINTER_LENGTH = 300
 _POINTER_END_LENGTH = 99
 
+_ENOUGH_LEAVES = 1000
+"""Leaves of a value beyond which it makes no difference how many it has."""
+
 
 class AbsentValue:
     """The value of a place at which there is nothing, not even null."""
@@ -145,10 +148,10 @@ def _weight(difference: Difference) -> float:
             return 1 + math.log2(max(_count_leaves(recorded), _count_leaves(now)))
 
 
-def _count_leaves(value: Json | AbsentValue, enough: int = 1000) -> int:
-    """Return the approximate number of leaves of a value. Counting stops at `enough`."""
+def _count_leaves(value: Json | AbsentValue) -> int:
+    """Return the approximate number of leaves of a value. Counting stops at `_ENOUGH_LEAVES`."""
     stack, found = [value], 0
-    while stack and found < enough:
+    while stack and found < _ENOUGH_LEAVES:
         match stack.pop():
             case Mapping() as members:
                 stack.extend(members.values())

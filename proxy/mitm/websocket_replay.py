@@ -23,13 +23,11 @@ class WebsocketReplay:
         upgrade: WebsocketUpgrade,
         dialogue: Dialogue,
         record: Callable[[Side, bytes, ChunkKind], None],
-        now: Callable[[], int] = time.monotonic_ns,
     ) -> None:
         """Call `record` with every message of both sides."""
         self._record = record
         self._upgrade = upgrade
         self._dialogue = dialogue
-        self._now = now
         self._planned_frames: deque[tuple[int, Frame]] = deque()
         self._pongs: list[bytes] = []
         self._has_sent_goodbye = self._has_received_goodbye = False
@@ -66,7 +64,7 @@ class WebsocketReplay:
         """Yield the data to send now."""
         yield from self._pongs
         self._pongs.clear()
-        while self._planned_frames and not self.is_over and self._planned_frames[0][0] <= self._now():
+        while self._planned_frames and not self.is_over and self._planned_frames[0][0] <= time.monotonic_ns():
             _, frame = self._planned_frames.popleft()
             match frame.kind:
                 case "cut":
@@ -77,13 +75,13 @@ class WebsocketReplay:
                     yield self._encode_frame(frame, "close")
                     self._has_sent_goodbye = True
                     self.is_over = self._has_received_goodbye
-                    self._planned_frames = deque([(self._now() + GOODBYE_PATIENCE, Frame(kind="cut"))])
+                    self._planned_frames = deque([(time.monotonic_ns() + GOODBYE_PATIENCE, Frame(kind="cut"))])
                 case kind:
                     yield self._encode_frame(frame, kind)
 
     def seconds_until_due(self) -> float | None:
         """Return the seconds until the next frame is due, or None if there is none."""
-        return max(0, self._planned_frames[0][0] - self._now()) / 1e9 if self._planned_frames else None
+        return max(0, self._planned_frames[0][0] - time.monotonic_ns()) / 1e9 if self._planned_frames else None
 
     def _encode_frame(self, frame: Frame, kind: ChunkKind) -> bytes:
         self._record("response", frame.data, kind)
@@ -93,7 +91,7 @@ class WebsocketReplay:
         """Schedule frames after those that are already planned. New frames replace a pending wait."""
         if frames and self._planned_frames and self._planned_frames[-1][1].kind == "wait":
             self._planned_frames.pop()
-        at = max(self._now(), self._planned_frames[-1][0] if self._planned_frames else 0)
+        at = max(time.monotonic_ns(), self._planned_frames[-1][0] if self._planned_frames else 0)
         for frame in frames:
             at += frame.after
             self._planned_frames.append((at, frame))

@@ -35,6 +35,9 @@ STYLES: Final[Mapping[str, Mapping[str, Any]]] = {
 NARROWEST: Final = 76
 """Columns below which two texts are printed one below the other instead of side by side."""
 
+MOST_LINES: Final = 8
+"""Lines of one text that is printed beside or below another."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Sheet:
@@ -51,17 +54,15 @@ class Sheet:
         """Print a sentence of any length."""
         click.echo(self._style([(sentence, style)]), color=self.colour)
 
-    def print_columns(
-        self, left: Sequence[StyledText], right: Sequence[StyledText], indent: int = 0, most: int = 8
-    ) -> None:
+    def print_columns(self, left: Sequence[StyledText], right: Sequence[StyledText], indent: int) -> None:
         """Print two texts in two columns, or one below the other if the terminal is narrow."""
         if self.width < NARROWEST:
             for sign, runs in (("- ", left), ("+ ", right)):
-                for line in _wrap_lines(self._mark_changes(runs), self.width - indent - 2, most):
+                for line in _wrap_lines(self._mark_changes(runs), self.width - indent - 2, MOST_LINES):
                     click.echo(" " * indent + sign + self._style(line), color=self.colour)
             return
         half = (self.width - indent - 3) // 2
-        columns = [list(_wrap_lines(self._mark_changes(runs), half, most)) for runs in (left, right)]
+        columns = [list(_wrap_lines(self._mark_changes(runs), half, MOST_LINES)) for runs in (left, right)]
         for number in range(max(map(len, columns))):
             here, there = (column[number] if number < len(column) else [] for column in columns)
             room = " " * (half - sum(display_width(text) for text, _ in here))

@@ -228,10 +228,10 @@ def replay_ca_file(worker_info: Mapping[str, Any], tunnelled: Sequence[str], bas
     return str(worker_info["ca_bundle"] if tunnelled or own else worker_info["ca"])
 
 
-def no_proxy(theirs: str, hosts: Sequence[str] = MODEL_HOSTS) -> NoProxy:
-    """Build a NO_PROXY of loopback and of those of the user's entries that cover none of the hosts."""
+def no_proxy(theirs: str) -> NoProxy:
+    """Build a NO_PROXY of loopback and of those of the user's entries that cover none of the hosts of models."""
     entries = [entry for entry in re.split(r"[\s,]+", theirs) if entry]
-    removed_entries = tuple(entry for entry in entries if any(is_host_covered(entry, host) for host in hosts))
+    removed_entries = tuple(entry for entry in entries if any(is_host_covered(entry, host) for host in MODEL_HOSTS))
     other_entries = [entry for entry in entries if entry not in removed_entries]
     return NoProxy(value=",".join(dict.fromkeys([*LOOPBACK, *other_entries])), removed_entries=removed_entries)
 

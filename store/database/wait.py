@@ -34,16 +34,12 @@ _SESSION: Final = "SELECT pg_backend_pid()"
 
 
 async def wait_until_prepared(
-    prepare: Callable[[], Awaitable[None]],
-    database: Database,
-    report: Callable[[str], None],
-    *,
-    pauses: tuple[float, float] = RETRY_PAUSES,
+    prepare: Callable[[], Awaitable[None]], database: Database, report: Callable[[str], None]
 ) -> None:
     """Prepare the database, however long that takes; `report` gets a message for each new obstacle and one at the end."""
     loop = asyncio.get_running_loop()
     name, began, reported = url_without_password(database.url), loop.time(), -REPEAT_EVERY
-    pause, longest = pauses
+    pause, longest = RETRY_PAUSES
     last = ""
     while (obstacle := await _find_obstacle(prepare)) is not None:
         database.obstacle = obstacle

@@ -109,7 +109,6 @@ class Ingester:
         revive: Callable[[], None] | None = None,
         is_claimed: Callable[[str], bool] = lambda _run: False,
         is_read: Callable[[], bool] = lambda: False,
-        now: Callable[[], int] = time.time_ns,
     ) -> None:
         self.counts = Counts()
         self.troubles: dict[str, str] = {}
@@ -131,7 +130,6 @@ class Ingester:
         self._trim_at = 0.0
         self._projects = ProjectWriters(writer, self._derive_in_project)
         self._revive = revive
-        self._now = now
         self._drains: dict[Path, Drain] = {}
         self._commit_at: dict[Path, float] = {}
         """When the position of a spool is committed next."""
@@ -371,7 +369,7 @@ class Ingester:
 
     def _open_drain(self, directory: Path) -> None:
         try:
-            self._drains[directory] = Drain(directory, self._now)
+            self._drains[directory] = Drain(directory, time.time_ns)
         except OSError as error:
             self.troubles[directory.name] = f"the spool {directory.name} cannot be read: {error}; it is left unchanged"
             self._retry_at[directory] = time.monotonic() + RETRY_PAUSES[1]

@@ -38,13 +38,11 @@ class Helper:
         *,
         command: Sequence[str] = HELPER_COMMAND,
         time_limit: float = TIME_LIMIT,
-        idle_timeout: float = IDLE_TIMEOUT,
         note_reply: Callable[[Reply], None] = lambda _: None,
     ) -> None:
         self._config = config
         self._command = command
         self._time_limit = time_limit
-        self._idle_timeout = idle_timeout
         self._note_reply = note_reply
         self._process: asyncio.subprocess.Process | None = None
         self._lock = asyncio.Lock()
@@ -77,7 +75,7 @@ class Helper:
                 # A failed job may leave objects in memory.
                 await self.close()
             else:
-                self._kill_timer = asyncio.get_running_loop().call_later(self._idle_timeout, self._kill)
+                self._kill_timer = asyncio.get_running_loop().call_later(IDLE_TIMEOUT, self._kill)
             return reply
 
     async def close(self) -> None:

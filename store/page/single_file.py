@@ -71,9 +71,9 @@ def _data_block(documents: Mapping[str, str]) -> str:
     return f"{{{','.join(members)}}}".replace("<", "\\u003c")
 
 
-def join_modules(assets: Assets, entry: str = ENTRY, views: Sequence[str] = VIEWS) -> str:
+def join_modules(assets: Assets, views: Sequence[str] = VIEWS) -> str:
     """Return a script with the entry, these views, and all modules that they import."""
-    order = list(dict.fromkeys(name for start in (*views, entry) for name in _dependencies(assets, start, ())))
+    order = list(dict.fromkeys(name for start in (*views, ENTRY) for name in _dependencies(assets, start, ())))
     parts = ['"use strict";\nconst __modules = Object.create(null);\n']
     parts += [f'__modules["{name}"] = (() => {{\n{_as_function(assets, name, order)}\n}})();\n' for name in order]
     script = f"(() => {{\n{''.join(parts)}}})();\n"

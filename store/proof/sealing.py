@@ -47,14 +47,12 @@ class Sealer:
         database: Database,
         keys: SigningKeys,
         directory: Path,
-        now: Callable[[], int] = time.time_ns,
         note_checkpoint: Callable[[str], None] = lambda _project: None,
     ) -> None:
         """`directory` gets the newest checkpoint of each project. `note_checkpoint` is told of each project that has a new one."""
         self._database = database
         self._keys = keys
         self._directory = directory
-        self._now = now
         self._note_checkpoint = note_checkpoint
         self._sealed_at: dict[str, float] = {}
         self._checkpoints: dict[str, tuple[str, Checkpoint]] = {}
@@ -164,7 +162,7 @@ class Sealer:
         checkpoint = Checkpoint(self._keys.origin(project), size, tree_root(size, tiles.read_node))
         note = sign_checkpoint(checkpoint, self._keys.signing)
         columns = map(list, zip(*leaves, strict=True))
-        await connection.execute(INSERT_SEAL, project, server, size, self._now(), note, *columns)
+        await connection.execute(INSERT_SEAL, project, server, size, time.time_ns(), note, *columns)
         await store_tiles(connection, project, server, tiles)
         self._checkpoints[project] = note, checkpoint
         return len(chains), note

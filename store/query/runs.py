@@ -88,15 +88,11 @@ class Page:
 
 
 class Runs:
-    """The runs of a project. `now` is wall time in nanoseconds: whether a run has fallen idle depends on it.
+    """The runs of a project. `now` is wall time in nanoseconds: whether a run has fallen idle depends on it."""
 
-    Without `uses_sums`, lists are made from the calls alone, which has the same result.
-    """
-
-    def __init__(self, database: Database, project: str = "default", *, uses_sums: bool = True) -> None:
+    def __init__(self, database: Database, project: str = "default") -> None:
         self._database = database
         self._project = project
-        self._uses_sums = uses_sums
 
     async def get(self, run: str, now: int) -> Shape | None:
         """One run, or None."""
@@ -121,7 +117,7 @@ class Runs:
         has_stats = fields is None or not fields <= RUN_COLUMNS
         async with self._database.transaction() as connection:
             await plan_without_workers(connection)
-            changed = await load_unsummed_runs(connection, self._project) if self._uses_sums else None
+            changed = await load_unsummed_runs(connection, self._project)
             found = await load_run_rows(connection, self._project, filters, sort, begin, limit, changed=changed)
             names = [row["id"] for row in found[:limit]]
             stats = (

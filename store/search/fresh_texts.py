@@ -8,7 +8,7 @@ import datetime as dt
 import time
 import uuid
 from collections import OrderedDict
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from typing import Final, NamedTuple
 
 from calls.codec.elements import Element
@@ -54,8 +54,7 @@ class FreshCall(NamedTuple):
 class FreshTexts:
     """The texts of the newest calls, in a limited amount of memory."""
 
-    def __init__(self, now: Callable[[], float] = time.monotonic) -> None:
-        self._now = now
+    def __init__(self) -> None:
         self._calls: OrderedDict[tuple[str, str], FreshCall] = OrderedDict()
         self._size = 0
         self._hashes: OrderedDict[_Scope, set[bytes]] = OrderedDict()
@@ -68,7 +67,7 @@ class FreshTexts:
 
         `elements` are those of its request: one that an earlier call had in the same member has no text that is not held yet.
         """
-        now = self._now()
+        now = time.monotonic()
         self._drop_old(now)
         if self._size > MOST_CHARACTERS:
             return

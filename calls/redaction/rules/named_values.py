@@ -15,7 +15,6 @@ from calls.redaction.rules.secret_names import BARE_NAMES, LIKELY_NAMES, SECRET_
 from calls.redaction.rules.secret_rule import (
     LOOKBEHIND,
     End,
-    Real,
     SecretRule,
     is_actual_value,
     is_assigned,
@@ -101,7 +100,7 @@ _OPENED = re.compile(rb"<[\w:.-]*\Z")
 _NEXT_FIELD = re.compile(rb"&\w+=")
 
 
-def _rule_for_names(names: tuple[str, ...], *, bounded: bool, is_real: Real = _is_named_value) -> SecretRule:
+def _rule_for_names(names: tuple[str, ...], *, bounded: bool) -> SecretRule:
     ways: tuple[tuple[Part, ...], ...] = (
         (*QUOTE, *ASSIGNMENT, *QUOTE),
         (*ASSIGNMENT, *QUOTE),
@@ -116,7 +115,11 @@ def _rule_for_names(names: tuple[str, ...], *, bounded: bool, is_real: Real = _i
         ELEMENT_WITH_ATTRIBUTES,
     )
     return SecretRule(
-        kind="J", lead=(Word(names, nocase=True), Either(ways)), end=named_end, is_real=is_real, is_bounded=bounded
+        kind="J",
+        lead=(Word(names, nocase=True), Either(ways)),
+        end=named_end,
+        is_real=_is_named_value,
+        is_bounded=bounded,
     )
 
 

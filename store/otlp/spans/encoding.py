@@ -13,18 +13,19 @@ from store.otlp.spans.attributes import Attributes, clean_text
 from store.otlp.spans.span import Span
 
 SERVICE: Final = "playhead"
+MAX_REQUEST_SIZE: Final = 2 << 20
 
 _KINDS: Final = {"client": trace_pb2.Span.SPAN_KIND_CLIENT, "internal": trace_pb2.Span.SPAN_KIND_INTERNAL}
 
 
-def encode_spans(spans: Iterable[Span], resource: Mapping[str, str], size: int = 2 << 20) -> Iterator[bytes]:
-    """Encode spans as requests of at most so many bytes, if no single span exceeds that. Requests may be joined: repeated fields
+def encode_spans(spans: Iterable[Span], resource: Mapping[str, str]) -> Iterator[bytes]:
+    """Encode spans as requests of at most `MAX_REQUEST_SIZE` bytes, if no single span exceeds that. Requests may be joined: repeated fields
     of protobuf are concatenated."""
     batch: list[trace_pb2.Span] = []
     batch_size = 0
     for span in map(_span, spans):
         span_size = span.ByteSize()
-        if batch and batch_size + span_size > size:
+        if batch and batch_size + span_size > MAX_REQUEST_SIZE:
             yield _request(batch, resource)
             batch, batch_size = [], 0
         batch.append(span)
