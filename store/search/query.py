@@ -14,6 +14,8 @@ from store.search.words import Word, find_words
 
 MOST_WORDS: Final = 50
 
+_HANGUL_END: Final = re.compile("[\uac00-\ud7a3]$")
+
 _PART: Final = re.compile(r'(-?)(?:"([^"]*)"?|(\S+))')
 
 
@@ -104,7 +106,8 @@ def _phrase_of(
     find: Callable[[str], Iterable[Word]], text: str, *, is_excluded: bool, may_go_on: bool
 ) -> Phrase | None:
     words = [word for word in find(text) if word.text]
-    is_prefix = may_go_on and text.endswith("*")
+    # Korean writes particles and endings without a space behind a word, so hardly any text has the word alone.
+    is_prefix = may_go_on and (text.endswith("*") or bool(words and _HANGUL_END.search(words[-1].text)))
     # A script without spaces ends with a single character, which is the beginning of a pair where the text goes on.
     if len(words) > 1 and words[-2].end == words[-1].end:
         words.pop()
