@@ -123,7 +123,8 @@ class Dialect(msgspec.Struct, frozen=True, kw_only=True, eq=False):
     """Stored with each call. Its profile is `calls/profiles/NAME.toml`; its captures are in `tests/calls/captures/NAME/`."""
 
     claim: Callable[[str, str, str, Headers], Claim | None]
-    """Claim a request by its method, host, path and headers; None: it is not in this dialect."""
+    """Claim a request by its method, its host in lower case, its path from the first slash to the query, and its headers; None: it is
+    not in this dialect."""
     headers: tuple[str, ...] = ()
     """The request headers that `claim` needs, in lower case: it is given no others."""
     claim_json_rpc: Callable[[Headers, tuple[str, ...]], Claim | None] | None = None

@@ -609,7 +609,11 @@ def test_every_dialect_has_answers_of_parts_or_says_why_not(dialect: Dialect) ->
         assert (getattr(dialect, name) is not None) == (dialect.name in dialects), (
             f"{dialect.name}: declare {name} in its module, and give requests for it here; or say in why_no_answer why there is none"
         )
-    assert (dialect.why_no_answer is None) == any(dialect.name in one for one in makes.values())
+    composes = any(dialect.name in one for one in makes.values())
+    assert (dialect.why_no_answer is None) == composes, (
+        f"{dialect.name}: declare compose_answer or compose_results, and give requests for it in TURNS or RESULTS; or say in"
+        " why_no_answer why there is none: one of the two"
+    )
 
 
 @pytest.mark.parametrize(("name", "at"), [(name, at) for name, cases in RESULTS.items() for at in range(len(cases))])

@@ -4,6 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from calls.dialects.table import DIALECTS
 from calls.model import CallKind, Headers
 from calls.route import find_claims, find_route, normalize_path, split_url
 from tests.calls.recorded import exchange
@@ -14,6 +15,7 @@ SIGNED: Headers = (("X-Amz-Date", "20261121T000000Z"),)
 AWS = "bedrock-runtime.us-east-1.amazonaws.com"
 NOVA = "amazon.nova-2-multimodal-embeddings-v1:0"
 BETA: Headers = (("OpenAI-Beta", "assistants=v2"),)
+GEMINI_LIVE = "google.ai.generativelanguage.v1beta.GenerativeService"
 
 
 type RouteRow = tuple[str, str, Headers, str, str, CallKind]
@@ -122,6 +124,37 @@ ROUTES: list[RouteRow] = [
     ("api.cohere.com", "/v1/chat", (), "cohere", "cohere_v1", "model"),
     ("api.cohere.com", "/v2/rerank", (), "cohere", "cohere_v2", "model"),
     ("api.writer.com", "/v1/chat", (), "writer", "openai_chat", "model"),
+    ("api.dify.ai", "/v1/chat-messages", (), "dify", "dify", "model"),
+    ("dify.example.com", "/v1/completion-messages", (), "dify", "dify", "model"),
+    ("ai-gateway.vercel.sh", "/v3/ai/language-model", (), "vercel", "ai_gateway", "model"),
+    ("api.anthropic.com", "/v1/sessions/s/events", (), "anthropic", "anthropic_sessions", "model"),
+    (
+        "bedrock-runtime.us-east-1.amazonaws.com",
+        "/guardrail/g/version/1/apply",
+        (),
+        "aws.bedrock",
+        "bedrock_others",
+        "model",
+    ),
+    (
+        "discoveryengine.googleapis.com",
+        "/v1/projects/p/x/servingConfigs/c:answer",
+        (),
+        "gcp.gen_ai",
+        "discovery",
+        "model",
+    ),
+    (
+        "cloudcode-pa.googleapis.com",
+        "/v1internal:generateContent",
+        (),
+        "gcp.gemini",
+        "gemini_code",
+        "model",
+    ),
+    ("shop.example.com", "/gradio_api/queue/join", (), "shop.example.com", "gradio", "tool"),
+    ("shop.example.com", "/graphql", (), "shop.example.com", "graphql", "tool"),
+    ("agents.example.com", "/v1/message:send", (), "agents.example.com", "a2a", "tool"),
     ("localhost:11434", "/api/chat", (), "ollama", "ollama", "model"),
     ("192.168.1.7:11434", "/api/generate", (), "ollama", "ollama", "model"),
     ("shop.example.com", "/api/chat", (), "shop.example.com", "generic", "tool"),
@@ -261,59 +294,59 @@ def test_a_hostile_path_is_routed_in_linear_time(piece: str) -> None:
     assert find_route("POST", "bedrock.example.com", "/" + piece * 20_000 + "/converses").path
 
 
-@pytest.mark.parametrize(
-    ("method", "host", "path", "dialect", "operation", "polls"),
-    [
-        ("POST", "api.replicate.com", "/v1/models/meta/llama/predictions", "replicate", "text_completion", None),
-        ("GET", "api.replicate.com", "/v1/predictions/p1", "replicate", "poll", "p1"),
-        ("GET", "streaming-api.svc.us.c.replicate.net", "/v1/streams/s", "replicate", "stream", None),
-        ("POST", "us-south.ml.cloud.ibm.com", "/ml/v1/text/generation_stream", "watsonx", "text_completion", None),
-        ("POST", "us-south.ml.cloud.ibm.com", "/ml/v1-beta/generation/text", "watsonx", "text_completion", None),
-        ("POST", "us-south.ml.cloud.ibm.com", "/ml/v1/text/embeddings", "watsonx", "embeddings", None),
-        (
-            *("POST", "dashscope-intl.aliyuncs.com", "/api/v1/services/aigc/text-generation/generation"),
-            *("dashscope", "chat", None),
-        ),
-        ("POST", "gateway.test", "/api/v1/services/rerank/text-rerank/text-rerank", "dashscope", "rerank", None),
-        ("POST", "x.us-east-1.aws.endpoints.huggingface.cloud", "/", "text_generation", "text_completion", None),
-        ("POST", "tgi:8080", "/generate_stream", "text_generation", "text_completion", None),
-        (
-            "POST",
-            "runtime.sagemaker.us-east-1.amazonaws.com",
-            "/endpoints/e/invocations",
-            "sagemaker",
-            "text_completion",
-            None,
-        ),
-        ("POST", "api.aleph-alpha.com", "/complete", "text_generation", "text_completion", None),
-        ("POST", "api.jina.ai", "/v1/rerank", "rerank", "rerank", None),
-        ("POST", "api.cohere.com", "/v1/rerank", "cohere_v1", "rerank", None),
-        (
-            "POST",
-            "generativelanguage.googleapis.com",
-            "/v1beta/interactions",
-            "gemini_interactions",
-            "generate_content",
-            None,
-        ),
-        (
-            "GET",
-            "generativelanguage.googleapis.com",
-            "/v1beta/interactions/v1_x",
-            "gemini_interactions",
-            "poll",
-            "v1_x",
-        ),
-        (
-            "POST",
-            "bedrock-agent-runtime.us-east-1.amazonaws.com",
-            "/agents/A/agentAliases/B/sessions/S/text",
-            "bedrock_agent",
-            "invoke_agent",
-            None,
-        ),
-    ],
-)
+LESS_COMMON: list[tuple[str, str, str, str, str, str | None]] = [
+    ("POST", "api.replicate.com", "/v1/models/meta/llama/predictions", "replicate", "text_completion", None),
+    ("GET", "api.replicate.com", "/v1/predictions/p1", "replicate", "poll", "p1"),
+    ("GET", "streaming-api.svc.us.c.replicate.net", "/v1/streams/s", "replicate", "stream", None),
+    ("POST", "us-south.ml.cloud.ibm.com", "/ml/v1/text/generation_stream", "watsonx", "text_completion", None),
+    ("POST", "us-south.ml.cloud.ibm.com", "/ml/v1-beta/generation/text", "watsonx", "text_completion", None),
+    ("POST", "us-south.ml.cloud.ibm.com", "/ml/v1/text/embeddings", "watsonx", "embeddings", None),
+    (
+        *("POST", "dashscope-intl.aliyuncs.com", "/api/v1/services/aigc/text-generation/generation"),
+        *("dashscope", "chat", None),
+    ),
+    ("POST", "gateway.test", "/api/v1/services/rerank/text-rerank/text-rerank", "dashscope", "rerank", None),
+    ("POST", "x.us-east-1.aws.endpoints.huggingface.cloud", "/", "text_generation", "text_completion", None),
+    ("POST", "tgi:8080", "/generate_stream", "text_generation", "text_completion", None),
+    (
+        "POST",
+        "runtime.sagemaker.us-east-1.amazonaws.com",
+        "/endpoints/e/invocations",
+        "sagemaker",
+        "text_completion",
+        None,
+    ),
+    ("POST", "api.aleph-alpha.com", "/complete", "text_generation", "text_completion", None),
+    ("POST", "api.jina.ai", "/v1/rerank", "rerank", "rerank", None),
+    ("POST", "api.cohere.com", "/v1/rerank", "cohere_v1", "rerank", None),
+    (
+        "POST",
+        "generativelanguage.googleapis.com",
+        "/v1beta/interactions",
+        "gemini_interactions",
+        "generate_content",
+        None,
+    ),
+    (
+        "GET",
+        "generativelanguage.googleapis.com",
+        "/v1beta/interactions/v1_x",
+        "gemini_interactions",
+        "poll",
+        "v1_x",
+    ),
+    (
+        "POST",
+        "bedrock-agent-runtime.us-east-1.amazonaws.com",
+        "/agents/A/agentAliases/B/sessions/S/text",
+        "bedrock_agent",
+        "invoke_agent",
+        None,
+    ),
+]
+
+
+@pytest.mark.parametrize(("method", "host", "path", "dialect", "operation", "polls"), LESS_COMMON)
 def test_less_common_services_are_known_too(
     method: str, host: str, path: str, dialect: str, operation: str, polls: str | None
 ) -> None:
@@ -359,3 +392,21 @@ def test_dialects_of_one_precedence_never_claim_the_same_request() -> None:
         lowered = tuple((name.lower(), value) for name, value in headers)
         claiming = [dialect for dialect, _ in find_claims(method, host.partition(":")[0].lower(), path, lowered)]
         assert len({dialect.precedence for dialect in claiming}) == len(claiming), (host, path, claiming)
+
+
+WEBSOCKETS = [
+    ("api.openai.com", "/v1/realtime", "openai_realtime"),
+    ("api.openai.com", "/v1/responses", "openai_responses_socket"),
+    ("generativelanguage.googleapis.com", f"/ws/{GEMINI_LIVE}.BidiGenerateContent", "gemini_live"),
+]
+
+
+@pytest.mark.parametrize(("host", "path", "dialect"), WEBSOCKETS)
+def test_a_websocket_is_recognised_by_the_head_that_opens_it(host: str, path: str, dialect: str) -> None:
+    assert find_route("GET", host, path, (("Upgrade", "websocket"),)).dialect == dialect
+
+
+def test_each_dialect_claims_a_request_in_one_of_these_tables() -> None:
+    by_head = {row[4] for row in ROUTES} | {row[3] for row in LESS_COMMON} | {row[2] for row in WEBSOCKETS}
+    # MCP is recognised by the body of its requests.
+    assert {dialect.name for dialect in DIALECTS} - by_head == {"mcp"}, "add a request to ROUTES"
