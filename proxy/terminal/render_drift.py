@@ -43,7 +43,12 @@ def _show_change(change: Shape, sheet: Sheet) -> None:
     sheet.print_sentence(
         f"{name}: since {_time_text(change['first_at'])} {display_text(after)} {turned} {display_text(before)}", "warn"
     )
-    sheet.print_sentence(f"    {count_text(change['calls_before'], 'call')} before, {change['calls_after']:,} after")
+    calls, calls_after = count_text(change["calls_before"], "call"), f"{change['calls_after']:,}"
+    if change["replaced"]:
+        sheet.print_sentence(f"    {calls} before, {calls_after} after")
+    else:  # a provider that changes over bit by bit ends here, too: the last answer of the old one shows that
+        last = f"the last at {_time_text(change['last_before_at'])}"
+        sheet.print_sentence(f"    {calls} by {display_text(before)}, {last}; {calls_after} by {display_text(after)}")
     if (again := change["same_requests"])["asked_again"]:
         sheet.print_sentence(f"    {_repeat_clause(again)}")
     examples = change["examples"]

@@ -419,6 +419,38 @@ def test_drift_of_one_model_says_nothing_about_the_others() -> None:
     ]
 
 
+@pytest.mark.parametrize(
+    ("replaced", "second_line"),
+    [
+        (True, "    688 calls before, 552 after"),
+        (False, "    688 calls by m-1 (fp_1), the last at 2026-11-15 04:56:36; 552 by m-2 (fp_1)"),
+    ],
+)
+def test_drift_says_when_a_model_that_is_rolled_out_bit_by_bit_answered_last(
+    replaced: bool, second_line: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    names = [{"model_returned": name, "system_fingerprint": "fp_1"} for name in ("m-1", "m-2")]
+    change = {
+        "provider": "openai",
+        "model_requested": "m",
+        "kind": "model",
+        "from": names[0],
+        "to": names[1],
+        "first_at": "2026-11-10T01:16:22Z",
+        "last_before_at": "2026-11-15T04:56:36Z",
+        "replaced": replaced,
+        "calls_before": 688,
+        "calls_after": 552,
+        "examples": {"before": ["a"], "after": ["b"]},
+        "same_requests": {"asked_again": 0, "answered_otherwise": 0, "example": None},
+    }
+    variant = {**names[1], "provider": "openai", "model_requested": "m", "calls": 552}
+    times = {"first_at": change["first_at"], "last_at": change["first_at"]}
+    told = {"variants": [{**variant, **times}], "items": [change], "answers": [], "latencies": []}
+    show_drift(told, Sheet(width=200, colour=False))
+    assert capsys.readouterr().out.splitlines()[1] == second_line
+
+
 @given(st.text())
 def test_whatever_came_over_the_wire_is_shown_and_never_obeyed(text: str) -> None:
     assert all(char.isprintable() for char in display_text(text))
