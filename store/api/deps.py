@@ -31,7 +31,7 @@ from store.large.helper import Helper
 from store.proof.seal_marks import LastVerdicts
 from store.proof.sealing import Sealer
 from store.proof.signing_keys import LogKeys
-from store.query.exchanges import ExchangeQueries
+from store.query.call_reader import CallReader
 from store.query.filters import Filters
 from store.query.rows_export import RowsExporter
 from store.query.runs import Runs
@@ -171,10 +171,10 @@ class Deps:
         return Runs(self.database, self.project)
 
     @property
-    def exchange_queries(self) -> ExchangeQueries:
+    def call_reader(self) -> CallReader:
         """Exchanges and calls. What several calls of one answer have in common is read once."""
         memory = ElementMemory()
-        return ExchangeQueries(
+        return CallReader(
             self.database,
             deriver(self.profiles, self.clean, memory),
             self.project,

@@ -22,8 +22,8 @@ async def check_edits(deps: Deps, run: str, options: Mapping[str, Any], name: st
     """Raise Problem where the recording cannot be edited or forked with these options."""
     if deps.edit_problem is None or not (options["overrides"] or options["fork"]):
         return
-    await deps.exchange_queries.check_run(run, is_held=True)
-    exchanges = [Entry(exchange=each) async for each in deps.exchange_queries.exchanges(run)]
+    await deps.call_reader.check_run(run, is_held=True)
+    exchanges = [Entry(exchange=each) async for each in deps.call_reader.exchanges(run)]
     bundle = Bundle(run={"id": run}, profiles="", entries=tuple(exchanges))
     if why := await asyncio.to_thread(deps.edit_problem, bundle, options, deps.profiles, deps.clean, name):
         raise Problem(422, "bad_override", f"{why} (docs/forks.md)")

@@ -45,7 +45,7 @@ from store.call_graph.call_graph import tool_execution
 from store.database.blobs import CorruptData
 from store.database.connection import Database
 from store.ingest.batch_writer import DerivedExchange
-from store.query.exchanges import ExchangeQueries
+from store.query.call_reader import CallReader
 
 
 class RunGrouping:
@@ -199,13 +199,13 @@ class RunGrouping:
         """Find the large exchanges among these, which are not read here."""
         if self._reads_large or not ids:
             return set()
-        queries = ExchangeQueries(self._database, lambda _: _refuse_to_derive(), self._project)
+        queries = CallReader(self._database, lambda _: _refuse_to_derive(), self._project)
         return set(ids) - set(await queries.without_large(ids))
 
     async def _read_exchanges(self, ids: Iterable[str]) -> list[Exchange]:
         if not (names := list(ids)):
             return []
-        queries = ExchangeQueries(self._database, lambda _: _refuse_to_derive(), self._project)
+        queries = CallReader(self._database, lambda _: _refuse_to_derive(), self._project)
         if not self._reads_large:
             # Large exchanges stay in their runs, because only helper processes read them (`store.large`).
             names = await queries.without_large(names)

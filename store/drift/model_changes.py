@@ -31,7 +31,7 @@ from store.drift.variants import (
     read_variant,
     select_variants,
 )
-from store.query.exchanges import ExchangeQueries
+from store.query.call_reader import CallReader
 from store.query.rest_shapes import Shape, rfc3339
 
 COMPARED: Final = 1000
@@ -72,7 +72,7 @@ class Change:
 class AnswerComparison:
     """Compares answers without the parts that the profiles in force ignore, as a diff does."""
 
-    recorded: ExchangeQueries
+    recorded: CallReader
     derive: Callable[[Exchange], Call]
     profiles: Profiles
 

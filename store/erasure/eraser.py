@@ -19,7 +19,7 @@ from store.erasure.files import NO_FILES, ErasedFiles, erase_files, quoting_file
 from store.erasure.matching import BEGINNING, BodyMatch, SearchStep, find_calls
 from store.erasure.mentions import is_about, is_quoting
 from store.ingest.partitions import first_id_of
-from store.query.exchanges import ExchangeQueries
+from store.query.call_reader import CallReader
 from store.retention.partition_swap import erased_days
 from store.search.index import TextIndex
 
@@ -110,7 +110,7 @@ class Eraser:
 
     async def erase_run(self, run: str) -> ErasureReport | None:
         """Erase a run; None if there is none."""
-        queries = ExchangeQueries(self.database, self.derive, self.project)
+        queries = CallReader(self.database, self.derive, self.project)
         files, replays = await self._erase_files({run}, await queries.exchange_ids(run))
         found = await retry_conflicts(lambda: erase_run(self.database, self.project, run, self.now()))
         if found is None:

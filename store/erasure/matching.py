@@ -13,7 +13,7 @@ from calls.codec.json import parse_json_leniently
 from calls.model import Call, Exchange
 from store.database.blobs import CorruptData, unpacked_size
 from store.database.connection import Database
-from store.query.exchanges import ExchangeQueries
+from store.query.call_reader import CallReader
 
 BATCH: Final = 20
 """Exchanges whose stored forms are read at a time."""
@@ -86,7 +86,7 @@ async def find_calls(
 
     As many are held as have bodies of `HELD` bytes, or one; they are read and derived in a thread, so that recording goes on.
     """
-    queries = ExchangeQueries(database, derive, project)
+    queries = CallReader(database, derive, project)
     exchanges_by_run: defaultdict[str, list[str]] = defaultdict(list)
     unreadable: dict[str, str] = {}
     looked_at, until = 0, time.monotonic() + seconds
@@ -104,9 +104,7 @@ async def find_calls(
             return SearchStep(exchanges_by_run, looked_at, unreadable, after)
 
 
-async def _load_readable(
-    queries: ExchangeQueries, ids: Sequence[str], unreadable: dict[str, str]
-) -> Collection[Exchange]:
+async def _load_readable(queries: CallReader, ids: Sequence[str], unreadable: dict[str, str]) -> Collection[Exchange]:
     """Load exchanges; why one cannot be read is added to `unreadable`. Bodies that retention has erased have nothing to find."""
     try:
         loaded = await queries.readable_exchanges(ids)

@@ -20,7 +20,7 @@ from store.ingest.batch_writer import BatchWriter, DerivedExchange
 from store.large.jobs import JudgeResult
 from store.large.summary import encode_summary_if_large
 from store.pricing.prices import call_cost
-from store.query.exchanges import ExchangeQueries
+from store.query.call_reader import CallReader
 from store.query.runs import Runs
 
 BATCH: Final = 100
@@ -38,7 +38,7 @@ class Judge:
         self._derive = derive
         self._now = now
         self._runs = Runs(ingest.database, ingest.project)
-        self._recorded = ExchangeQueries(ingest.database, derive, ingest.project, reads_large=reads_large)
+        self._recorded = CallReader(ingest.database, derive, ingest.project, reads_large=reads_large)
 
     async def judge(
         self, session: AutoSession, path: Path, on_progress: Callable[[], None] = lambda: None

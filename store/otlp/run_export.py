@@ -17,9 +17,9 @@ from store.otlp.spans.run_span import SpannedRun, run_span
 from store.otlp.spans.span import Span
 from store.otlp.target import SpanOptions
 from store.pricing.prices import split_cost
+from store.query.call_reader import CallReader
 from store.query.call_summaries import SUMMARY, Fields
 from store.query.exchange_reader import TooLarge
-from store.query.exchanges import ExchangeQueries
 from store.query.rest_shapes import Shape
 from store.query.runs import Page, Runs
 
@@ -40,7 +40,7 @@ class RunExport:
         self._project = project
         self._options = options
         self._now = now
-        self._queries = ExchangeQueries(database, derive, project, reads_large=False)
+        self._queries = CallReader(database, derive, project, reads_large=False)
 
     async def requests(self, run: str) -> AsyncIterator[bytes]:
         """Yield the spans of a run as requests of OTLP; nothing for a run that does not exist (any more)."""

@@ -3,7 +3,7 @@
 runs               list, name, label, end and delete runs
 run_stats          the statistics of runs, from stored sums or from calls
 exchange_reader    read exchanges as they crossed the wire
-exchanges          read calls, derived from exchanges
+call_reader        read calls, derived from exchanges
 filters            the filters of lists
 pages              the sorting and the pages of lists
 call_graph         the call graph of a run, for REST

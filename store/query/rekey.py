@@ -26,7 +26,7 @@ from store.database.traits import TRAITS_OF_COLUMNS
 from store.feed.entries import RunChanged
 from store.feed.feed import append_entries
 from store.ingest.insert_rows import MAX_NAME_LENGTH
-from store.query.exchanges import ExchangeQueries
+from store.query.call_reader import CallReader
 
 BATCH: Final = 100
 """Calls that are keyed between two progress reports."""
@@ -94,9 +94,7 @@ class RekeyResult:
 class Rekeyer:
     """Computes the keys of runs again."""
 
-    def __init__(
-        self, database: Database, recorded: ExchangeQueries, profiles: Profiles, project: str = "default"
-    ) -> None:
+    def __init__(self, database: Database, recorded: CallReader, profiles: Profiles, project: str = "default") -> None:
         self._database = database
         self._recorded = recorded
         self._profiles = profiles

@@ -23,7 +23,7 @@ from store.call_graph.retry_query import RetryGroups, load_retry_groups
 from store.database.connection import Database
 from store.database.tables import calls
 from store.query.call_graph import PageLinks, load_page_links
-from store.query.exchanges import ExchangeQueries
+from store.query.call_reader import CallReader
 from store.query.prompt_parts import PromptPart, PromptParts
 from store.query.rest_shapes import Shape, dollars, rfc3339
 from store.query.run_stats import can_have_cost
@@ -135,7 +135,7 @@ class CostStep:
 class RunCost:
     """The costs of the runs of a project."""
 
-    def __init__(self, database: Database, queries: ExchangeQueries, project: str = "default") -> None:
+    def __init__(self, database: Database, queries: CallReader, project: str = "default") -> None:
         self._database = database
         self._queries = queries
         self._project = project

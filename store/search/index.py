@@ -22,7 +22,7 @@ from store.feed.feed import FeedRow
 from store.ingest.array_text import array_text
 from store.ingest.partitions import Partitions, day_of
 from store.large.summary import read_summary
-from store.query.exchanges import ExchangeQueries
+from store.query.call_reader import CallReader
 from store.search.call_texts import CallText, call_texts, summary_texts
 from store.search.fresh_texts import FreshTexts
 from store.search.groups import GroupText, StoredGroup, divide_texts, make_group, read_group
@@ -127,7 +127,7 @@ class TextIndex:
 
     async def index_calls(self, project: str, calls: Iterable[str]) -> None:
         """Index calls; those that are indexed already change nothing."""
-        queries = ExchangeQueries(self._database, self._derive, project, reads_large=False)
+        queries = CallReader(self._database, self._derive, project, reads_large=False)
         names = list(calls)
         small = await queries.without_large(names)
         await self._index_large(project, set(names) - set(small))
@@ -174,7 +174,7 @@ class TextIndex:
         return found
 
 
-async def _load_readable(queries: ExchangeQueries, ids: Sequence[str]) -> tuple[list[Exchange], list[str]]:
+async def _load_readable(queries: CallReader, ids: Sequence[str]) -> tuple[list[Exchange], list[str]]:
     """Load exchanges; return them, and the ids of those whose bodies cannot be had. A damaged one prevents no other."""
     try:
         loaded = await queries.readable_exchanges(ids)

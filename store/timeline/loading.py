@@ -25,7 +25,7 @@ from store.database.connection import Database
 from store.database.tables import calls, exchanges
 from store.large.summary import read_summary
 from store.query.call_graph import PageLinks, load_page_links
-from store.query.exchanges import ExchangeQueries
+from store.query.call_reader import CallReader
 from store.query.rest_shapes import Shape, ns_of, path_of
 from store.query.run_stats import can_have_cost
 from store.query.runs import Runs
@@ -96,12 +96,12 @@ class _RunRows:
 
 
 class RunTimelines:
-    """The timelines and conversations of a project's runs. `derive` is as that of `ExchangeQueries`; `clean` redacts a text."""
+    """The timelines and conversations of a project's runs. `derive` is as that of `CallReader`; `clean` redacts a text."""
 
     def __init__(
         self,
         database: Database,
-        queries: ExchangeQueries,
+        queries: CallReader,
         derive: Callable[[Exchange], Call],
         clean: Clean,
         project: str = "default",

@@ -10,7 +10,7 @@ import pytest
 from calls.redaction.redactor import Redactor
 from store.bundle.bundle import load_bundle
 from store.database.connection import Database
-from store.query.exchanges import ExchangeQueries
+from store.query.call_reader import CallReader
 from tests.store.house import EXAMPLE, RUN, import_bundle, is_problem, open_house
 
 # Runs
@@ -147,29 +147,29 @@ async def test_a_call_is_explained(tmp_path: Path, database: Database) -> None:
 async def test_a_run_that_is_deleted_while_it_is_told_of_is_not_there(
     tmp_path: Path, database: Database, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    fetched, opened_up = ExchangeQueries._rows_by_id, ExchangeQueries._needed_parts
+    fetched, opened_up = CallReader._rows_by_id, CallReader._needed_parts
 
-    async def between(self: ExchangeQueries, *what: Any) -> Any:
+    async def between(self: CallReader, *what: Any) -> Any:
         await house.api.delete(f"/v1/runs/{RUN}")
         return await opened_up(self, *what)
 
-    async def too_late(self: ExchangeQueries, ids: Iterable[str]) -> Any:
+    async def too_late(self: CallReader, ids: Iterable[str]) -> Any:
         await house.api.delete(f"/v1/runs/{RUN}")
         return await fetched(self, ids)
 
     async with open_house(tmp_path / "spool", database) as house:
         await import_bundle(house)
         call = (await house.api.get(f"/v1/runs/{RUN}/calls")).json()["items"][0]["id"]
-        monkeypatch.setattr(ExchangeQueries, "_rows_by_id", too_late)
+        monkeypatch.setattr(CallReader, "_rows_by_id", too_late)
         is_problem(await house.api.get(f"/v1/calls/{call}"), 404, "unknown_call")
         monkeypatch.undo()
         await import_bundle(house)
-        monkeypatch.setattr(ExchangeQueries, "_rows_by_id", too_late)
+        monkeypatch.setattr(CallReader, "_rows_by_id", too_late)
         # Summaries need no exchanges.
         assert (await house.api.get(f"/v1/runs/{RUN}/calls?fields=*")).json()["items"] == []
         monkeypatch.undo()
         await import_bundle(house)
-        monkeypatch.setattr(ExchangeQueries, "_needed_parts", between)
+        monkeypatch.setattr(CallReader, "_needed_parts", between)
         assert (await house.api.get(f"/v1/exchanges/{call}/response")).status_code == 200
 
 

@@ -18,7 +18,7 @@ from store.api.deps import Deps
 from store.api.guard import PUBLIC, is_loopback, is_tokenless
 from store.api.parameters import refuse_unknown_parameters
 from store.database.connection import Database
-from store.query.exchanges import ExchangeQueries
+from store.query.call_reader import CallReader
 from tests.store.house import PROFILES, House, import_bundle, is_problem, make_ingester, open_house, serving_api
 from tests.support.examples import many_examples
 
@@ -324,7 +324,7 @@ async def test_our_own_failure_is_a_problem_that_tells_no_secrets(
     async def fails(*_: object) -> None:
         raise ZeroDivisionError("sk-secret")
 
-    monkeypatch.setattr(ExchangeQueries, "call", fails)
+    monkeypatch.setattr(CallReader, "call", fails)
     async with open_house(tmp_path / "spool", database, follows=False) as house:
         told = is_problem(await house.api.get("/v1/calls/x"), 500, "store_server_failed")
         assert "secret" not in str(told)

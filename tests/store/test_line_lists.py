@@ -10,7 +10,7 @@ import pytest
 from store.api import line_lists
 from store.database.connection import Database, DatabaseUnavailable
 from store.ingest.batch_writer import BatchWriter, DerivedExchange
-from store.query.exchanges import ExchangeQueries
+from store.query.call_reader import CallReader
 from store.query.runs import Runs
 from tests.store.house import PROFILES, House, is_problem, open_house
 from tests.store.samples import exchange, model_call
@@ -87,7 +87,7 @@ async def test_lines_that_break_off_end_with_a_problem(
 ) -> None:
     monkeypatch.setattr(line_lists, "LINES_AT_ONCE", 2)
     await store_calls(database)
-    whole, count = ExchangeQueries.calls, 0
+    whole, count = CallReader.calls, 0
 
     async def fail_on_the_third(*arguments: Any, **more: Any) -> Any:
         nonlocal count
@@ -96,7 +96,7 @@ async def test_lines_that_break_off_end_with_a_problem(
             raise DatabaseUnavailable("Postgres is not available: it stopped.")
         return await whole(*arguments, **more)
 
-    monkeypatch.setattr(ExchangeQueries, "calls", fail_on_the_third)
+    monkeypatch.setattr(CallReader, "calls", fail_on_the_third)
     async with open_house(tmp_path, database) as house:
         lines = [json.loads(line) for line in (await house.api.get("/v1/calls", headers=LINES)).text.splitlines()]
     assert [line.get("incomplete") for line in lines] == [None] * 4 + [True]
@@ -111,14 +111,14 @@ async def test_a_run_that_is_deleted_while_it_is_read_ends_with_a_404(
     async with open_house(tmp_path, database) as house:
         cursor = (await house.api.get("/v1/runs/run-2/calls?limit=1")).json()["next"]
         list_of_all = (await house.api.get("/v1/calls?limit=2")).json()["next"]
-        whole = ExchangeQueries.run_calls
+        whole = CallReader.run_calls
 
-        async def delete_after(queries: ExchangeQueries, run: str, *arguments: Any) -> Any:
+        async def delete_after(queries: CallReader, run: str, *arguments: Any) -> Any:
             page = await whole(queries, run, *arguments)
             await Runs(database).delete(run)
             return page
 
-        monkeypatch.setattr(ExchangeQueries, "run_calls", delete_after)
+        monkeypatch.setattr(CallReader, "run_calls", delete_after)
         lines = [
             json.loads(line) for line in (await house.api.get("/v1/runs/run-1/calls", headers=LINES)).text.splitlines()
         ]

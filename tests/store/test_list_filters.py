@@ -93,7 +93,7 @@ async def test_each_filter_selects_and_excludes(
             assert await runs_of(house, path, together) == ["wanted"]
             assert await runs_of(house, path, together | {"actor": "writer"}) == []
         # As where more runs fit than are looked up one by one.
-        monkeypatch.setattr("store.query.exchanges.FEW_RUNS", 0)
+        monkeypatch.setattr("store.query.call_reader.FEW_RUNS", 0)
         for name in ("label", "parent"):
             fitting, absent = CASES[name]
             assert await runs_of(house, "/v1/calls", {name: fitting}) == ["wanted"], name

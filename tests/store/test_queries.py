@@ -19,7 +19,7 @@ from store.database.connection import Database
 from store.feed.entries import IDLE
 from store.ingest.batch_writer import BatchWriter, DerivedExchange
 from store.pricing.prices import Cost
-from store.query.exchanges import ExchangeQueries
+from store.query.call_reader import CallReader
 from store.query.filters import Filters
 from store.query.pages import BadCursor
 from store.query.rest_shapes import rfc3339
@@ -47,8 +47,8 @@ def runs(database: Database) -> Runs:
 
 
 @pytest.fixture
-def queries(database: Database) -> ExchangeQueries:
-    return ExchangeQueries(database, derive)
+def queries(database: Database) -> CallReader:
+    return CallReader(database, derive)
 
 
 def steps(items: Sequence[dict[str, Any]]) -> list[tuple[int, int]]:
@@ -91,7 +91,7 @@ async def test_a_run_counts_what_was_recorded_of_it(database: Database, ingest: 
     }
 
 
-async def test_a_run_that_was_never_recorded_is_none(runs: Runs, queries: ExchangeQueries) -> None:
+async def test_a_run_that_was_never_recorded_is_none(runs: Runs, queries: CallReader) -> None:
     assert await runs.get("never", LATER) is None
     assert not await runs.patch("never", name="x")
     assert not await runs.delete("never")
@@ -168,7 +168,7 @@ async def test_a_later_request_opens_an_ended_run_and_one_that_was_under_way_doe
 
 
 async def test_calls_come_in_step_order_whatever_order_they_were_stored_in(
-    ingest: BatchWriter, queries: ExchangeQueries
+    ingest: BatchWriter, queries: CallReader
 ) -> None:
     made = [exchange(n, request=b"%d" % (n % 2)) for n in range(6)]
     batch = [DerivedExchange(one, call(one)) for one in made]
@@ -182,7 +182,7 @@ async def test_calls_come_in_step_order_whatever_order_they_were_stored_in(
 
 
 async def test_exchanges_that_began_in_the_same_nanosecond_are_ordered_by_id(
-    ingest: BatchWriter, queries: ExchangeQueries
+    ingest: BatchWriter, queries: CallReader
 ) -> None:
     made = [exchange(n, at=NOON) for n in range(5)]
     await ingest.write_batch([DerivedExchange(one, call(one)) for one in made])
@@ -190,16 +190,12 @@ async def test_exchanges_that_began_in_the_same_nanosecond_are_ordered_by_id(
     assert [item["id"] for item in page.items] == sorted(one.id for one in made)
 
 
-async def test_an_exchange_without_a_call_takes_a_step_all_the_same(
-    ingest: BatchWriter, queries: ExchangeQueries
-) -> None:
+async def test_an_exchange_without_a_call_takes_a_step_all_the_same(ingest: BatchWriter, queries: CallReader) -> None:
     await ingest.write_batch([tool_exchange(0), DerivedExchange(exchange(1), None), tool_exchange(2)])
     assert [item["step"] for item in (await queries.run_calls("night-run")).items] == [1, 3]
 
 
-async def test_pages_join_without_a_seam_in_both_orders(
-    ingest: BatchWriter, queries: ExchangeQueries, runs: Runs
-) -> None:
+async def test_pages_join_without_a_seam_in_both_orders(ingest: BatchWriter, queries: CallReader, runs: Runs) -> None:
     await ingest.write_batch([tool_exchange(n, run=f"run-{n % 3}", at=NOON + n // 2 * SECOND) for n in range(25)])
     newest = await walk(partial(queries.calls, Filters()))
     assert [item["id"] for item in newest] == [
@@ -223,7 +219,7 @@ async def walk(fetch: Any) -> list[dict[str, Any]]:
 
 
 @pytest.mark.parametrize("cursor", ["x", "bm90IGpzb24=", "WzEsInh5eiJd", "WzEsMl0=", "é"])
-async def test_a_cursor_that_no_list_gave_is_refused(queries: ExchangeQueries, cursor: str) -> None:
+async def test_a_cursor_that_no_list_gave_is_refused(queries: CallReader, cursor: str) -> None:
     with pytest.raises(BadCursor, match="request the first page"):
         await queries.calls(Filters(), cursor=cursor)
 
@@ -264,7 +260,7 @@ FILTERS = {
 
 
 async def test_each_filter_finds_the_run_and_the_call_that_it_should_and_no_other(
-    database: Database, ingest: BatchWriter, runs: Runs, queries: ExchangeQueries
+    database: Database, ingest: BatchWriter, runs: Runs, queries: CallReader
 ) -> None:
     other = exchange(0, run="other", url="https://tickets.example.com:8443/v2", actor="writer")
     wanted = exchange(
@@ -308,20 +304,20 @@ async def add_totals(database: Database, run: str, *, cost: Decimal | None, dura
     [(Filters(error=False), ["other"]), (Filters(incomplete=False), ["wanted", "other"]), (Filters(parent="x"), [])],
 )
 async def test_a_filter_can_ask_for_what_has_no_error_and_for_what_does_not_exist(
-    ingest: BatchWriter, runs: Runs, queries: ExchangeQueries, filters: Filters, others: list[str]
+    ingest: BatchWriter, runs: Runs, queries: CallReader, filters: Filters, others: list[str]
 ) -> None:
     await ingest.write_batch([tool_exchange(0, run="other"), tool_exchange(1, run="wanted", status=500)])
     assert [run["id"] for run in (await runs.page(filters, LATER)).items] == others
     assert [item["run"] for item in (await queries.calls(filters)).items] == others
 
 
-async def test_until_is_exclusive_and_since_inclusive(ingest: BatchWriter, queries: ExchangeQueries) -> None:
+async def test_until_is_exclusive_and_since_inclusive(ingest: BatchWriter, queries: CallReader) -> None:
     await ingest.write_batch([tool_exchange(n) for n in range(4)])
     page = await queries.calls(Filters(since=NOON + SECOND, until=NOON + 3 * SECOND))
     assert [item["started_at"] for item in page.items] == [rfc3339(NOON + 2 * SECOND), rfc3339(NOON + SECOND)]
 
 
-async def test_a_tool_is_found_by_its_host_as_well(ingest: BatchWriter, queries: ExchangeQueries) -> None:
+async def test_a_tool_is_found_by_its_host_as_well(ingest: BatchWriter, queries: CallReader) -> None:
     made = exchange(0)
     await ingest.write_batch(
         [DerivedExchange(made, call(made)), tool_exchange(1, url="https://elsewhere.example.com/")]
@@ -329,9 +325,7 @@ async def test_a_tool_is_found_by_its_host_as_well(ingest: BatchWriter, queries:
     assert len((await queries.calls(Filters(tools=("tickets.example.com",)))).items) == 1
 
 
-async def test_a_call_shows_its_columns_and_what_is_derived_again(
-    ingest: BatchWriter, queries: ExchangeQueries
-) -> None:
+async def test_a_call_shows_its_columns_and_what_is_derived_again(ingest: BatchWriter, queries: CallReader) -> None:
     made = exchange(0, request=b"what?", actor="planner")
     await ingest.write_batch(
         [DerivedExchange(made, model_call(made, tools=["refund"], finish_reason="stop", streamed=True))]
@@ -352,7 +346,7 @@ async def test_a_call_shows_its_columns_and_what_is_derived_again(
     assert found["key"].startswith("sha256:")
 
 
-async def test_an_exchange_shows_its_wire(ingest: BatchWriter, queries: ExchangeQueries) -> None:
+async def test_an_exchange_shows_its_wire(ingest: BatchWriter, queries: CallReader) -> None:
     made = exchange(3, pieces=4, step=9)
     await ingest.write_batch([tool_exchange(0), DerivedExchange(made, call(made))])
     found = await queries.exchange_shape(made.id)
@@ -364,7 +358,7 @@ async def test_an_exchange_shows_its_wire(ingest: BatchWriter, queries: Exchange
 
 
 @pytest.mark.parametrize("unknown", ["", "nonsense", uuid7(NOON, 77), "00000000-0000-4000-8000-000000000000"])
-async def test_an_id_that_is_not_here_is_none(queries: ExchangeQueries, unknown: str) -> None:
+async def test_an_id_that_is_not_here_is_none(queries: CallReader, unknown: str) -> None:
     assert await queries.call(unknown) is None
     assert await queries.exchange(unknown) is None
     assert await queries.exchange_shape(unknown) is None
@@ -387,7 +381,7 @@ async def test_putting_a_run_opens_it_again(runs: Runs) -> None:
 
 
 async def test_a_deleted_run_leaves_nothing_and_its_neighbour_everything(
-    database: Database, ingest: BatchWriter, runs: Runs, queries: ExchangeQueries
+    database: Database, ingest: BatchWriter, runs: Runs, queries: CallReader
 ) -> None:
     talk, other = list(samples.conversation("talk", 3)), list(samples.conversation("other", 3))
     await ingest.write_batch([DerivedExchange(one, model_call(one)) for one in talk + other], [Gap("talk", NOON, "x")])
@@ -400,7 +394,7 @@ async def test_a_deleted_run_leaves_nothing_and_its_neighbour_everything(
 
 
 async def test_a_run_that_was_deleted_while_it_ran_is_whole_from_then_on(
-    ingest: BatchWriter, runs: Runs, queries: ExchangeQueries
+    ingest: BatchWriter, runs: Runs, queries: CallReader
 ) -> None:
     talk = list(samples.conversation("talk", 6))
     await ingest.write_batch([DerivedExchange(one, model_call(one)) for one in talk[:4]])
@@ -412,7 +406,7 @@ async def test_a_run_that_was_deleted_while_it_ran_is_whole_from_then_on(
 async def test_a_body_whose_part_is_gone_or_changed_is_never_served(database: Database, ingest: BatchWriter) -> None:
     talk = list(samples.conversation("talk", 2))
     await ingest.write_batch([DerivedExchange(one, None) for one in talk])
-    recorded = ExchangeQueries(database, derive)
+    recorded = CallReader(database, derive)
     async with database.connection() as connection:
         await connection.execute("UPDATE parts SET body = '\\x00'::bytea || substr(body, 2)")
     with pytest.raises(CorruptData):
@@ -440,14 +434,14 @@ async def test_the_last_report_of_a_replay_wins(ingest: BatchWriter, runs: Runs)
     assert await runs.replay("other") is None
 
 
-async def test_a_run_of_many_pages_and_days_is_read_whole(ingest: BatchWriter, queries: ExchangeQueries) -> None:
+async def test_a_run_of_many_pages_and_days_is_read_whole(ingest: BatchWriter, queries: CallReader) -> None:
     day = 24 * 3600 * SECOND
     made = [exchange(n, at=NOON + n * day // 60) for n in range(230)]
     await ingest.write_batch([DerivedExchange(one, None) for one in made])
     assert [one async for one in queries.exchanges("night-run")] == made
 
 
-async def test_lists_do_not_wait_for_one_another(ingest: BatchWriter, queries: ExchangeQueries, runs: Runs) -> None:
+async def test_lists_do_not_wait_for_one_another(ingest: BatchWriter, queries: CallReader, runs: Runs) -> None:
     await ingest.write_batch([tool_exchange(n) for n in range(50)])
     pages = await asyncio.gather(*(queries.calls(Filters()) for _ in range(8)), runs.page(Filters(), LATER))
     assert [len(page.items) for page in pages] == [50] * 8 + [1]

@@ -40,11 +40,11 @@ async def list_calls(
     With `Accept: application/x-ndjson`, all pages, one call a line.
     """
     if accepts_lines(request) and not is_summary(fields):
-        await deps.exchange_queries.check_large()
+        await deps.call_reader.check_large()
 
     async def fetch(limit: int, cursor: str | None) -> Page:
         resolved = await deps.resolve(filters)
-        return await deps.exchange_queries.calls(resolved, limit, cursor, fields, sort)
+        return await deps.call_reader.calls(resolved, limit, cursor, fields, sort)
 
     readable = readable_pages(deps.grant, fetch)
     return await list_response(
@@ -64,7 +64,7 @@ async def get_call(deps: TheDeps, call: CallId, content: CallContent = "whole") 
     `content=short` is for a first look at a large call: `request`, `answer` and `tool_results` are empty, and `said` has its messages, its answer
     and its tool calls with texts of up to 64 KB, a megabyte in all.
     """
-    found = await deps.exchange_queries.call(call)
+    found = await deps.call_reader.call(call)
     if found is None:
         raise not_found("call", call, deps.project)
     if content == "short":
@@ -75,10 +75,10 @@ async def get_call(deps: TheDeps, call: CallId, content: CallContent = "whole") 
 @router.get("/calls/{call}/explain", summary="What went into a call's key, and what was left out, and why")
 async def explain_call(deps: TheDeps, call: CallId) -> Response:
     """Under the profiles in force. `stored_key` differs where they have changed since the call was recorded."""
-    if (found := await deps.exchange_queries.call(call)) is None:
+    if (found := await deps.call_reader.call(call)) is None:
         raise not_found("call", call, deps.project)
     # Of several attempts, the first: the call has its key.
-    if (evidence := await deps.exchange_queries.exchange(found["id"])) is None:
+    if (evidence := await deps.call_reader.exchange(found["id"])) is None:
         raise not_found("call", call, deps.project)
     key = await asyncio.to_thread(make_key, evidence.request, deps.profiles)
     return JsonResponse({"call": found["id"], "stored_key": found["key"]} | _explanation(key))
@@ -90,10 +90,10 @@ type CopiedForm = Annotated[SnippetForm, Query(alias="as", description="the form
 @router.get("/calls/{call}/snippet", summary="A call as a command, code or a file")
 async def copy_call(deps: TheDeps, call: CallId, form: CopiedForm) -> Response:
     """What was sent, byte by byte; `jsonl`, `har` and `vcr` have the answer as well. Secrets are environment variables in it."""
-    if (found := await deps.exchange_queries.call(call)) is None:
+    if (found := await deps.call_reader.call(call)) is None:
         raise not_found("call", call, deps.project)
     # Of several attempts, the last: it has the answer.
-    if (evidence := await deps.exchange_queries.exchange(found["exchanges"][-1])) is None:
+    if (evidence := await deps.call_reader.exchange(found["exchanges"][-1])) is None:
         raise not_found("call", call, deps.project)
     copied = CopiedCall(
         exchange=evidence,

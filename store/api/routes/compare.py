@@ -33,13 +33,13 @@ async def get_diff(
 ) -> Response:
     """The calls of both runs, aligned, from the first that differs (docs/compare.md)."""
     for run in (a, b):
-        await deps.exchange_queries.check_run(run)
+        await deps.call_reader.check_run(run)
     reader = StepReader(profiles=deps.profiles, clean=deps.clean)
     one, other = [await _load_side(deps, run, reader) for run in (a, b)]
     diff = await asyncio.to_thread(Diff, one, other, looked_at)
     for places in diff.batches_to_examine():
         here, there = diff.exchange_ids(places)
-        evidence = await deps.exchange_queries.exchanges_by_id(here), await deps.exchange_queries.exchanges_by_id(there)
+        evidence = await deps.call_reader.exchanges_by_id(here), await deps.call_reader.exchanges_by_id(there)
         await asyncio.to_thread(diff.examine, places, evidence, reader)
     shape = await _with_effect(deps, (a, b), await asyncio.to_thread(diff.shape))
     return JsonResponse(shape | settled.members)
@@ -65,7 +65,7 @@ async def _load_side(deps: Deps, run: str, reader: StepReader) -> Side:
     def make_gists(exchanges: Sequence[Exchange]) -> list[Gist]:
         return [make_gist(exchange, reader) for exchange in exchanges]
 
-    async for exchange in deps.exchange_queries.exchanges(run):
+    async for exchange in deps.call_reader.exchanges(run):
         waiting.append(exchange)
         if len(waiting) == _BATCH:
             # In a thread: computing the keys of long conversations takes a while.
@@ -88,7 +88,7 @@ type TheQuestion = Annotated[DriftQuestion, Depends(_drift_question)]
 @router.get("/drift", summary="Changes of the model behind a name, newest first")
 async def get_drift(deps: TheDeps, question: TheQuestion, settled: WhenSettled) -> Response:
     """From ordinary runs (docs/compare.md): the changes, all models that answered, requests that were repeated, and latencies."""
-    ignoring = AnswerComparison(recorded=deps.exchange_queries, derive=deps.derive, profiles=deps.profiles)
+    ignoring = AnswerComparison(recorded=deps.call_reader, derive=deps.derive, profiles=deps.profiles)
     changes = await find_model_changes(deps.database, question, deps.project, comparison=ignoring)
     latencies = await find_latency_changes(deps.database, question, deps.project)
     return JsonResponse(changes | {"latencies": latencies} | settled.members)

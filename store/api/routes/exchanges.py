@@ -27,7 +27,7 @@ type WantedRange = Annotated[str | None, Header(alias="range", description="one 
 @router.get("/exchanges/{exchange}", summary="One exchange, without its bodies")
 async def get_exchange(deps: TheDeps, exchange: ExchangeId) -> Response:
     """Heads, sizes, digests and times."""
-    found = await deps.exchange_queries.exchange_shape(exchange)
+    found = await deps.call_reader.exchange_shape(exchange)
     if found is None:
         raise not_found("exchange", exchange, deps.project)
     return JsonResponse(found)
@@ -36,7 +36,7 @@ async def get_exchange(deps: TheDeps, exchange: ExchangeId) -> Response:
 @router.get("/exchanges/{exchange}/chunks", summary="The pieces of both bodies, as they arrived")
 async def get_chunks(deps: TheDeps, exchange: ExchangeId) -> Response:
     """Those of the request come first."""
-    found = await deps.exchange_queries.exchange_without_bodies(exchange)
+    found = await deps.call_reader.exchange_without_bodies(exchange)
     if found is None:
         raise not_found("exchange", exchange, deps.project)
     return page_response(chunk_shapes(found[0]), None)
@@ -45,7 +45,7 @@ async def get_chunks(deps: TheDeps, exchange: ExchangeId) -> Response:
 @router.get("/exchanges/{exchange}/request", summary="The request's body: the stored bytes exactly")
 async def get_request(deps: TheDeps, exchange: ExchangeId, byte_range: WantedRange = None) -> Response:
     """With the content encoding in which they arrived. A `Range` of bytes, `bytes=0-65535`, is answered with that part."""
-    request = await deps.exchange_queries.request(exchange)
+    request = await deps.call_reader.request(exchange)
     if request is None:
         raise not_found("exchange", exchange, deps.project)
     return _raw_response(request.body, request.headers, f"{exchange}.request", byte_range)
@@ -54,9 +54,9 @@ async def get_request(deps: TheDeps, exchange: ExchangeId, byte_range: WantedRan
 @router.get("/exchanges/{exchange}/response", summary="The response's body: the stored bytes exactly")
 async def get_response(deps: TheDeps, exchange: ExchangeId, byte_range: WantedRange = None) -> Response:
     """With the content encoding in which they arrived. A `Range` of bytes, `bytes=0-65535`, is answered with that part."""
-    response = await deps.exchange_queries.response(exchange)
+    response = await deps.call_reader.response(exchange)
     if response is None:
-        if await deps.exchange_queries.exchange_without_bodies(exchange) is None:
+        if await deps.call_reader.exchange_without_bodies(exchange) is None:
             raise not_found("exchange", exchange, deps.project)
         detail = f"exchange {exchange} has no response: it ended before one arrived; its `outcome` and `error` say why"
         raise Problem(404, "no_response", detail)

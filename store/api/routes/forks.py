@@ -85,8 +85,8 @@ async def post_fork(deps: TheDeps, run: RunId, fork_request: ForkRequest) -> Res
 async def _fork_step(deps: Deps, run: str, fork_request: ForkRequest, steps: int) -> int:
     """Return the last step that is answered from the record. Raises Problem where the run has fewer steps."""
     if fork_request.at is None:
-        await deps.exchange_queries.check_run(run, is_held=True)
-        exchanges = [exchange async for exchange in deps.exchange_queries.exchanges(run)]
+        await deps.call_reader.check_run(run, is_held=True)
+        exchanges = [exchange async for exchange in deps.call_reader.exchanges(run)]
         return await asyncio.to_thread(last_complete_step, exchanges, deps.derive)
     if fork_request.at > steps:
         detail = (

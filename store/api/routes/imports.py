@@ -238,7 +238,7 @@ async def _stored_count(deps: Deps, bundle: _Listing) -> int | None:
     if await deps.runs.get(bundle.run, deps.now()) is None:
         return None
     had = 0
-    async for each in deps.exchange_queries.exchanges(bundle.run):
+    async for each in deps.call_reader.exchanges(bundle.run):
         if bundle.fingerprints.get(each.id) != await asyncio.to_thread(_fingerprint, each):
             detail = (
                 f"run {bundle.run} exists and differs from the one in the file; import it under another id: ?as=NAME"
@@ -288,7 +288,7 @@ def _derived_exchange(deps: Deps, exchange: Exchange) -> DerivedExchange:
 
 async def _confirm(deps: Deps, bundle: _Listing, *, new: bool) -> None:
     """Check that all exchanges of the bundle are stored: one whose id another run has would be missing. Raises Problem."""
-    lacking = bundle.fingerprints.keys() - await deps.exchange_queries.exchange_ids(bundle.run)
+    lacking = bundle.fingerprints.keys() - await deps.call_reader.exchange_ids(bundle.run)
     if lacking:
         if new:
             await deps.runs.delete(bundle.run)

@@ -58,7 +58,7 @@ async def verify_run(deps: TheDeps, run: RunId) -> Response:
     `failed` if something does not fit: `findings` has each element and what was done to it. `unproven` if something was stored without
     a record, or is not sealed yet, which takes a minute at most.
     """
-    await deps.exchange_queries.check_run(run, needs_bodies=False)
+    await deps.call_reader.check_run(run, needs_bodies=False)
     verifier = _make_verifier(deps, _trusted_keys(deps, ()))
     if deps.sealer is not None:
         await deps.sealer.seal_soon(deps.project)
@@ -137,7 +137,7 @@ def _trusted_keys(deps: Deps, texts: Sequence[str]) -> list[VerifierKey]:
 
 def _make_verifier(deps: Deps, keys: Sequence[VerifierKey]) -> RunVerifier:
     trust = AnchorTrust(deps.anchors.witness_keys, deps.anchors.roots)
-    return RunVerifier(deps.database, deps.project, deps.exchange_queries, keys, deps.checkpoint_directory, trust)
+    return RunVerifier(deps.database, deps.project, deps.call_reader, keys, deps.checkpoint_directory, trust)
 
 
 @router.get(
@@ -147,10 +147,10 @@ async def get_envelope(deps: TheDeps, run: RunId) -> Response:
     """Models and fingerprints, sampling parameters, prompts, retrievals, tools, times, the conversation, the version of the code, the
     environment: the values that were seen with their steps, and in `missing` a sentence for whatever was not captured."""
     run_shape = await require_run(deps, run)
-    await deps.exchange_queries.check_run(run)
+    await deps.call_reader.check_run(run)
     builder = EnvelopeBuilder()
     step = 0
-    async for batch in batch_exchanges(deps.exchange_queries.exchanges(run)):
+    async for batch in batch_exchanges(deps.call_reader.exchanges(run)):
         await asyncio.to_thread(_add_to_envelope, builder, step, batch, deps.derive)
         step += len(batch)
     return JsonResponse({"run": run} | envelope_shape(builder, run_shape))

@@ -191,12 +191,12 @@ async def run_calls(
     With `settled=true` the response waits up to 10 s until everything acknowledged is stored; its member `settled` says whether it is.
     """
     if accepts_lines(request) and not is_summary(fields):
-        await deps.exchange_queries.check_run(run, needs_bodies=False)
+        await deps.call_reader.check_run(run, needs_bodies=False)
 
     async def fetch(limit: int, cursor: str | None) -> Page:
         # Each page: the run may have been deleted meanwhile.
         await require_run(deps, run)
-        return await deps.exchange_queries.run_calls(run, limit, cursor, fields, sort)
+        return await deps.call_reader.run_calls(run, limit, cursor, fields, sort)
 
     readable = readable_pages(deps.grant, fetch)
     return await list_response(
@@ -231,8 +231,8 @@ async def run_bundle(
     """JSON Lines, sent as they are read. A bundle without its last line is incomplete, and every reader refuses it. Without its
     proof, it depends on nothing but what was recorded."""
     head = await require_run(deps, run)
-    await deps.exchange_queries.check_run(run)
-    await deps.exchange_queries.check_objects(run)
+    await deps.call_reader.check_run(run)
+    await deps.call_reader.check_objects(run)
     name = f'attachment; filename="{run.replace(":", "_")}.jsonl"'
     headers = {"content-disposition": name}
     return StreamingResponse(
@@ -349,7 +349,7 @@ async def _bundle_lines(deps: Deps, run: Shape, *, with_proof: bool) -> AsyncIte
     queries = EffectQueries(deps.database, deps.project)
     effects = await queries.ids(run["id"])
     yield writer.head(run, profiles, has_effects=bool(effects))
-    async for batch in batch_exchanges(deps.exchange_queries.exchanges(run["id"])):
+    async for batch in batch_exchanges(deps.call_reader.exchanges(run["id"])):
         yield await asyncio.to_thread(lines, batch)
     gaps = await deps.runs.gaps(run["id"])
     for gap, name in zip_longest(gaps, (proof.gaps if proof else ())[: len(gaps)]):

@@ -33,7 +33,7 @@ async def search(
     query = SearchQuery.parse(filters.q)
     resolved = await resolve_tools(deps.database, deps.project, filters)
     page = await deps.text_lookup.find_texts(query, resolved, limit, cursor)
-    steps = await deps.exchange_queries.steps([(one.run, one.place.call) for one in page.texts])
+    steps = await deps.call_reader.steps([(one.run, one.place.call) for one in page.texts])
     items = [_shape(one, query, steps[one.place.call]) for one in page.texts if one.place.call in steps]
     return JsonResponse({"items": items, "next": page.next} | settled.members)
 

@@ -68,5 +68,5 @@ async def run_cost(
     """
     if (head := await deps.runs.get(run, deps.now())) is None:
         raise not_found("run", run)
-    cost = await RunCost(deps.database, deps.exchange_queries, deps.project).load_cost(head, limit)
+    cost = await RunCost(deps.database, deps.call_reader, deps.project).load_cost(head, limit)
     return JsonResponse(cost | settled.members)

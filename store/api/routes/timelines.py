@@ -98,4 +98,4 @@ async def get_effect_sums(deps: TheDeps, run: RunId, settled: WhenSettled) -> Re
 
 
 def _timelines(deps: Deps) -> RunTimelines:
-    return RunTimelines(deps.database, deps.exchange_queries, deps.derive, deps.clean, deps.project)
+    return RunTimelines(deps.database, deps.call_reader, deps.derive, deps.clean, deps.project)

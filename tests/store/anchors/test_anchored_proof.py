@@ -23,7 +23,7 @@ from store.ingest.batch_writer import BatchWriter
 from store.proof.bundle_proof import load_bundle_proof, verify_bundle
 from store.proof.verdict import Verification
 from store.proof.verification import RunVerifier
-from store.query.exchanges import ExchangeQueries
+from store.query.call_reader import CallReader
 from tests.store.anchors.servers import WITNESS_TIME, OpensslAuthority, SpecWitness, serving
 from tests.store.anchors.test_anchorer import LOG_KEY, ORIGIN, make_anchorer, seal
 from tests.store.house import PROFILES, SIGNING_KEYS, open_house
@@ -44,7 +44,7 @@ class AnchoredRun:
 
     async def verify(self, trust: AnchorTrust) -> Verification:
         """Verify it in the database."""
-        loader, keys = ExchangeQueries(self.database, call), SIGNING_KEYS.verifier_keys("default")
+        loader, keys = CallReader(self.database, call), SIGNING_KEYS.verifier_keys("default")
         found = await RunVerifier(self.database, "default", loader, keys, self.copies, trust).verify(RUN)
         assert found is not None
         return found

@@ -13,7 +13,7 @@ from store.attribution.grouping import RunGrouping
 from store.attribution.identifiers import MAX_IDENTIFIERS
 from store.database.connection import Database
 from store.ingest.batch_writer import BatchWriter, DerivedExchange
-from store.query.exchanges import ExchangeQueries
+from store.query.call_reader import CallReader
 from store.query.filters import Filters
 from store.query.runs import Runs
 from tests.store.attribution.test_run_assignment import CHAT, understood
@@ -100,7 +100,7 @@ async def load_runs(
 
 
 async def whereabouts(database: Database, exchanges: Sequence[Exchange]) -> dict[str, str]:
-    recorded = await ExchangeQueries(database, understood).exchanges_by_id([one.id for one in exchanges])
+    recorded = await CallReader(database, understood).exchanges_by_id([one.id for one in exchanges])
     return {name: one.run for name, one in recorded.items()}
 
 

@@ -20,7 +20,7 @@ from store.attribution.shared_traces import MAX_ATTEMPTS
 from store.bundle.bundle import read_bundle
 from store.database.connection import Database
 from store.ingest.batch_writer import BatchWriter, DerivedExchange
-from store.query.exchanges import ExchangeQueries
+from store.query.call_reader import CallReader
 from store.query.filters import Filters
 from store.query.runs import Runs
 from store.spool import Spool
@@ -123,7 +123,7 @@ async def put(database: Database, *batch: Exchange, gaps: Sequence[Gap] = ()) ->
 async def exchanges_by_run(database: Database) -> dict[str, list[str]]:
     """The exchanges of each run."""
     runs = await Runs(database).page(Filters(), NOON)
-    recorded = ExchangeQueries(database, understood)
+    recorded = CallReader(database, understood)
     return {
         run["id"]: [one.id async for one in recorded.exchanges(run["id"])]
         for run in sorted(runs.items, key=lambda run: run["id"])
@@ -204,10 +204,10 @@ async def test_what_is_told_again_after_a_crash_is_stored_once_and_stays_where_i
         await put(database, *made[:n])
         await put(database, made[0])
     assert await exchanges_by_run(database) == {TRACE: [one.id for one in made]}
-    assert [one async for one in ExchangeQueries(database, understood).exchanges(TRACE)] == [
+    assert [one async for one in CallReader(database, understood).exchanges(TRACE)] == [
         assign_to_trace(one) for one in made
     ]
-    page = await ExchangeQueries(database, understood).run_calls(TRACE)
+    page = await CallReader(database, understood).run_calls(TRACE)
     assert [call["step"] for call in page.items] == [1, 2, 3]
 
 

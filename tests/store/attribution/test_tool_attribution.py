@@ -22,7 +22,7 @@ from store.call_graph.call_graph import (
 from store.database.connection import Database
 from store.foreign.parts import one_chunk_body
 from store.ingest.batch_writer import BatchWriter, DerivedExchange
-from store.query.exchanges import ExchangeQueries
+from store.query.call_reader import CallReader
 from store.query.runs import Runs
 from tests.store.attribution.test_run_assignment import CHAT, OWNER, exchanges_by_run, filed_as, put, understood
 from tests.store.attribution.test_run_chains import make_exchange, run_of
@@ -100,9 +100,9 @@ async def ends_as(database: Database, expected: dict[str, list[str]], made: Sequ
 async def test_what_was_called_between_the_asking_and_the_telling_is_of_their_run(database: Database) -> None:
     made = [turn(1, OSLO), weather(2), turn(3, brings=["call_o"]), weather(4)]
     await ends_as(database, {run_of(*made): ids(*made[:3]), OWNER: ids(made[3])}, made)
-    found = await ExchangeQueries(database, understood).run_calls(run_of(*made))
+    found = await CallReader(database, understood).run_calls(run_of(*made))
     assert found.items[0]["tool_calls"][0]["executed_by"] == made[1].id
-    stored = await ExchangeQueries(database, understood).exchange(made[1].id)
+    stored = await CallReader(database, understood).exchange(made[1].id)
     assert stored is not None
     assert stored.run_evidence == (("executes", "call_o"), ("owner", OWNER))
 
@@ -213,7 +213,7 @@ async def test_a_store_server_that_remembers_files_as_one_that_reads(database: D
     for made in (other[1], other[0]):
         await ingest.write_batch(await kin.group_batch([DerivedExchange(made, understood(made))]))
     assert await exchanges_by_run(database) == {run_of(*one): ids(*one), run_of(*other): ids(*other), OWNER: ids(tool)}
-    stored = await ExchangeQueries(database, understood).exchange(tool.id)
+    stored = await CallReader(database, understood).exchange(tool.id)
     assert stored == tool
 
 

@@ -14,7 +14,7 @@ from calls.model import Exchange, Headers
 from store.call_graph.call_ids import created_ids, returned_ids
 from store.database.connection import Database
 from store.ingest.batch_writer import BatchWriter, DerivedExchange
-from store.query.exchanges import ExchangeQueries
+from store.query.call_reader import CallReader
 from store.query.filters import Filters
 from tests.store.house import PROFILES, open_house
 from tests.store.samples import exchange
@@ -73,7 +73,7 @@ async def put(database: Database, *made: Exchange) -> None:
 
 
 async def calls_of(database: Database, limit: int = 50) -> list[dict[str, Any]]:
-    recorded, cursor, found = ExchangeQueries(database, understood), None, []
+    recorded, cursor, found = CallReader(database, understood), None, []
     while True:
         page = await recorded.run_calls("night-run", limit, cursor)
         found += page.items
@@ -100,7 +100,7 @@ async def test_a_run_shows_which_tool_answer_fed_which_model_call(database: Data
     assert last["follows"] == [{"call": asked.id, "step": 1, "by": ["call_1", "call_2"]}]
     assert [one["branch"] for one in (first, second, third, last)] == [1, 1, 1, 1]
     assert (first["follows"], first["executes"], last["executes"]) == (None, None, None)
-    assert await ExchangeQueries(database, understood).call(oslo.id) == third
+    assert await CallReader(database, understood).call(oslo.id) == third
 
 
 async def test_agents_that_work_side_by_side_are_branches(database: Database) -> None:
@@ -138,7 +138,7 @@ async def test_what_nothing_tells_is_unknown(database: Database) -> None:
     await put(database, chat(1, USER), chat(2, USER, result("elsewhere")), weather(3, "Oslo"))
     for one in await calls_of(database):
         assert (one["branch"], one["follows"], one["executes"]) == (None, None, None)
-    page = await ExchangeQueries(database, understood).calls(Filters())
+    page = await CallReader(database, understood).calls(Filters())
     assert all(one["branch"] is None for one in page.items)
 
 

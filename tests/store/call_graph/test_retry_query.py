@@ -13,8 +13,8 @@ from store.active_profiles import load_profiles
 from store.database.connection import Database
 from store.ingest.batch_writer import BatchWriter, DerivedExchange
 from store.pricing.prices import call_cost
-from store.query import exchanges as exchange_queries
-from store.query.exchanges import ExchangeQueries
+from store.query import call_reader
+from store.query.call_reader import CallReader
 from store.query.filters import Filters
 from store.query.pages import load_sorted_page
 from store.query.runs import Runs
@@ -47,8 +47,8 @@ USAGE = '{"input_tokens": 100, "output_tokens": 10, "output_tokens_details": {"r
 
 
 @pytest.fixture
-def queries(database: Database) -> ExchangeQueries:
-    return ExchangeQueries(database, partial(derive_call, profiles=PROFILES))
+def queries(database: Database) -> CallReader:
+    return CallReader(database, partial(derive_call, profiles=PROFILES))
 
 
 @pytest.fixture
@@ -67,7 +67,7 @@ def select_members(items: Sequence[dict[str, Any]], *names: str) -> list[Any]:
     return [tuple(item[name] for name in names) for item in items]
 
 
-async def test_a_call_that_was_tried_again_is_listed_once(database: Database, queries: ExchangeQueries) -> None:
+async def test_a_call_that_was_tried_again_is_listed_once(database: Database, queries: CallReader) -> None:
     tries = [make_exchange(0, 429), make_exchange(1, 503), make_exchange(2), make_exchange(9, 429, request=ASK + b" ")]
     await put(database, *tries)
     [call, again] = (await queries.run_calls("night-run")).items
@@ -81,14 +81,14 @@ async def test_a_call_that_was_tried_again_is_listed_once(database: Database, qu
     assert (again["step"], again["nth"], again["attempts"], again["status"]) == (4, 1, 1, 429)
 
 
-async def test_every_exchange_of_a_call_leads_to_it(database: Database, queries: ExchangeQueries) -> None:
+async def test_every_exchange_of_a_call_leads_to_it(database: Database, queries: CallReader) -> None:
     tries = [make_exchange(0, 429), make_exchange(1)]
     await put(database, *tries)
     assert await queries.call(tries[1].id) == await queries.call(tries[0].id)
     assert (await queries.call(tries[1].id) or {})["attempts"] == 2
 
 
-async def test_a_try_that_comes_in_late_is_still_one(database: Database, queries: ExchangeQueries) -> None:
+async def test_a_try_that_comes_in_late_is_still_one(database: Database, queries: CallReader) -> None:
     tries = [make_exchange(0, 429), make_exchange(1)]
     await put(database, tries[1])
     assert select_members((await queries.run_calls("night-run")).items, "id", "attempts") == [(tries[1].id, 1)]
@@ -96,7 +96,7 @@ async def test_a_try_that_comes_in_late_is_still_one(database: Database, queries
     assert select_members((await queries.run_calls("night-run")).items, "id", "attempts") == [(tries[0].id, 2)]
 
 
-async def test_work_in_the_background_is_one_call(database: Database, queries: ExchangeQueries, runs: Runs) -> None:
+async def test_work_in_the_background_is_one_call(database: Database, queries: CallReader, runs: Runs) -> None:
     looks = [background(n, status) for n, status in enumerate(["queued", "queued", "in_progress"])]
     done = background(3, "completed", USAGE)
     await put(database, *looks, done)
@@ -112,7 +112,7 @@ async def test_work_in_the_background_is_one_call(database: Database, queries: E
 
 
 async def test_a_look_at_what_was_done_before_costs_nothing_again(
-    database: Database, queries: ExchangeQueries, runs: Runs
+    database: Database, queries: CallReader, runs: Runs
 ) -> None:
     await put(database, *(background(n, "completed", USAGE) for n in range(3)))
     assert len((await queries.run_calls("night-run")).items) == 3
@@ -121,9 +121,7 @@ async def test_a_look_at_what_was_done_before_costs_nothing_again(
     assert run["cost_usd"] == pytest.approx(0.000225)
 
 
-async def test_pages_join_without_a_seam_however_many_tries_there_are(
-    database: Database, queries: ExchangeQueries
-) -> None:
+async def test_pages_join_without_a_seam_however_many_tries_there_are(database: Database, queries: CallReader) -> None:
     tries = [
         make_exchange(20 * n + k, 200 if k == n % 4 else 500, run=f"run-{n % 2}", request=ASK + b" " * n)
         for n in range(9)
@@ -141,7 +139,7 @@ async def test_pages_join_without_a_seam_however_many_tries_there_are(
 
 @pytest.mark.parametrize(("retried", "looks"), [(0, [54]), (3, [54]), (12, [54, 20]), (40, [54, 92])])
 async def test_a_page_looks_at_few_more_exchanges_than_it_has_calls(
-    database: Database, queries: ExchangeQueries, monkeypatch: pytest.MonkeyPatch, retried: int, looks: list[int]
+    database: Database, queries: CallReader, monkeypatch: pytest.MonkeyPatch, retried: int, looks: list[int]
 ) -> None:
     attempts = [
         make_exchange(3 * n + k, status, run=f"run-{n % 3}", request=ASK + b" " * n)
@@ -155,7 +153,7 @@ async def test_a_page_looks_at_few_more_exchanges_than_it_has_calls(
         sizes.append(arguments[-1])
         return await load_sorted_page(*arguments)
 
-    monkeypatch.setattr(exchange_queries, "load_sorted_page", load_page)
+    monkeypatch.setattr(call_reader, "load_sorted_page", load_page)
     page = await queries.calls(Filters(), 50)
     assert sizes == looks
     assert [item["attempts"] for item in page.items] == [2] * retried + [1] * (50 - retried)
@@ -164,7 +162,7 @@ async def test_a_page_looks_at_few_more_exchanges_than_it_has_calls(
     assert not {item["id"] for item in page.items} & {item["id"] for item in following.items}
 
 
-async def test_a_call_is_found_once_by_any_of_its_tries(database: Database, queries: ExchangeQueries) -> None:
+async def test_a_call_is_found_once_by_any_of_its_tries(database: Database, queries: CallReader) -> None:
     tries = [make_exchange(0, 429), make_exchange(1, 429), make_exchange(2)]
     await put(database, *tries)
     for status in (range(429, 430), range(200, 201), range(200, 600)):
@@ -175,7 +173,7 @@ async def test_a_call_is_found_once_by_any_of_its_tries(database: Database, quer
     assert late["id"] == tries[0].id
 
 
-async def test_a_call_is_as_complete_as_its_last_exchange(database: Database, queries: ExchangeQueries) -> None:
+async def test_a_call_is_as_complete_as_its_last_exchange(database: Database, queries: CallReader) -> None:
     await put(database, background(0, "queued"), background(1, "completed", USAGE))
     await put(database, background(0, "queued", run="left", at=NOON - SECOND))
     assert select_members((await queries.calls(Filters(incomplete=True))).items, "run") == [("left",)]
@@ -184,14 +182,12 @@ async def test_a_call_is_as_complete_as_its_last_exchange(database: Database, qu
     ]
 
 
-async def test_other_runs_tries_are_their_own(database: Database, queries: ExchangeQueries) -> None:
+async def test_other_runs_tries_are_their_own(database: Database, queries: CallReader) -> None:
     await put(database, make_exchange(0, 429, run="one"), make_exchange(1, run="other"))
     assert select_members((await queries.calls(Filters())).items, "run", "attempts") == [("other", 1), ("one", 1)]
 
 
-async def test_a_run_of_many_looks_is_no_longer_statement(
-    database: Database, queries: ExchangeQueries, runs: Runs
-) -> None:
+async def test_a_run_of_many_looks_is_no_longer_statement(database: Database, queries: CallReader, runs: Runs) -> None:
     looks = [background(0, "queued"), *(background(n, "in_progress") for n in range(1, 300))]
     await put(database, *looks)
     assert (await runs.get("night-run", LATER) or {})["calls"] == 1

@@ -118,7 +118,7 @@ async def test_what_a_profile_says_to_ignore_in_answers_is_no_other_answer(tmp_p
         desk = Deps(
             store_server=make_ingester(tmp_path / "spool", database), database=database, profiles=profiles, clean=str
         )
-        ignoring = AnswerComparison(recorded=desk.exchange_queries, derive=desk.derive, profiles=profiles)
+        ignoring = AnswerComparison(recorded=desk.call_reader, derive=desk.derive, profiles=profiles)
         [answers] = (await store_drift(database, DriftQuestion(), comparison=ignoring))["answers"]
         assert (answers["asked_again"], answers["answered_otherwise"]) == (1, otherwise), path
         assert (answers["example"] is None, answers["first_at"] is None) == (not otherwise, not otherwise), path

@@ -29,7 +29,7 @@ from store.erasure.matching import parse_match
 from store.feed.signal import FeedSignal
 from store.followers import Followers
 from store.ingest.batch_writer import BatchWriter, DerivedExchange
-from store.query.exchanges import ExchangeQueries
+from store.query.call_reader import CallReader
 from store.query.runs import Runs
 from store.retention.partition_swap import erased_days
 from store.retention.rules import RetentionPolicy
@@ -83,7 +83,7 @@ async def index(database: Database) -> None:
 
 
 async def exchanges_of(database: Database, run: str) -> list[Exchange]:
-    return [one async for one in ExchangeQueries(database, derive).exchanges(run)]
+    return [one async for one in CallReader(database, derive).exchanges(run)]
 
 
 def eraser(database: Database, data: Path | None = None) -> Eraser:

@@ -31,7 +31,7 @@ from store.ingest.batch_writer import BatchWriter, DerivedExchange
 from store.ingest.dedup_cache import DedupCache
 from store.ingest.insert_rows import exchange_row, gap_id
 from store.ingest.partitions import Partitions, day_of, first_id_of
-from store.query.exchanges import ExchangeQueries
+from store.query.call_reader import CallReader
 from store.query.runs import Runs
 from tests.store import samples
 from tests.store.exchanges import exchanges
@@ -45,7 +45,7 @@ TODAY = dt.date(2026, 11, 21)
 
 async def load_exchanges(database: Database, run: str = "night-run") -> list[Exchange]:
     """Read back the exchanges of a run."""
-    return [one async for one in ExchangeQueries(database, call).exchanges(run)]
+    return [one async for one in CallReader(database, call).exchanges(run)]
 
 
 async def counts(database: Database) -> dict[str, int]:
@@ -209,7 +209,7 @@ async def test_odd_values_of_a_call_are_made_to_fit(database: Database) -> None:
     names = ["x" * 9000, 'a "b" c\\', "{d,e}", "NULL", "", " \n", "ß"]
     odd = model_call(made, tokens=1 << 70, model_requested="m" * 5000, model_returned="\0\ud800", tools=names)
     assert (await BatchWriter(database).write_batch([DerivedExchange(made, odd)])).quarantined == ()
-    shape = await ExchangeQueries(database, lambda _: odd).call(made.id)
+    shape = await CallReader(database, lambda _: odd).call(made.id)
     assert shape is not None
     assert shape["usage"]["output_tokens"] is None
     assert len(shape["model_requested"]) == 200

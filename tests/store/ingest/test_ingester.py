@@ -20,7 +20,7 @@ from store.ingest.batch_writer import BatchResult, BatchWriter, DerivedExchange
 from store.ingest.drain import WORKER_DIED
 from store.ingest.ingester import Ingester
 from store.ingest.project_writers import ProjectWriters
-from store.query.exchanges import ExchangeQueries
+from store.query.call_reader import CallReader
 from store.query.runs import Runs
 from store.spool import Spool
 from tests.store import exchanges as made
@@ -47,7 +47,7 @@ async def write_records(spool: Spool, records: Iterable[Record]) -> None:
 
 
 async def load_exchanges(database: Database, run: str = RUN) -> list[Exchange]:
-    recorded = ExchangeQueries(database, lambda _: pytest.fail("nothing is derived here"))
+    recorded = CallReader(database, lambda _: pytest.fail("nothing is derived here"))
     return [exchange async for exchange in recorded.exchanges(run)]
 
 
@@ -498,7 +498,7 @@ async def test_what_a_worker_recorded_is_stored_in_the_projects_of_its_full_name
             await write_records(spool, [*records, ReplayReported("web/again", b"{}")])
             assert await store_server.wait_until_settled(10)
     assert [one.id for one in await load_exchanges(database)] == [here.id]
-    web = ExchangeQueries(database, lambda _: pytest.fail("nothing is derived here"), "web")
+    web = CallReader(database, lambda _: pytest.fail("nothing is derived here"), "web")
     assert [(one.id, one.run) async for one in web.exchanges(RUN)] == [(there.id, RUN)]
     assert await gaps(database) == []
     assert [gap.reason for gap in await Runs(database, "web").gaps(RUN)] == ["the disk was full"]

@@ -14,8 +14,8 @@ from store.database.object_forms import NoObjectStorage
 from store.ingest.batch_writer import BatchWriter, DerivedExchange
 from store.objects.body_objects import BodyObjects
 from store.objects.target import ObjectTarget
+from store.query.call_reader import CallReader
 from store.query.call_summaries import SUMMARY
-from store.query.exchanges import ExchangeQueries
 from store.query.filters import Filters
 from tests.store.house import is_problem, open_house
 from tests.store.samples import NOON, SECOND, exchange
@@ -67,7 +67,7 @@ async def store(database: Database, exchanges: Sequence[Exchange], writer: Batch
 
 
 async def read_exchanges(database: Database, run: str = "night") -> list[Exchange]:
-    return [one async for one in ExchangeQueries(database, derive).exchanges(run)]
+    return [one async for one in CallReader(database, derive).exchanges(run)]
 
 
 def object_files(directory: Path) -> list[Path]:
@@ -118,7 +118,7 @@ async def test_a_list_loads_no_object(database: Database, tmp_path: Path) -> Non
     database.objects = object_storage(database, tmp_path)
     await store(database, conversation())
     database.objects = NoObjectStorage()
-    queries = ExchangeQueries(database, derive)
+    queries = CallReader(database, derive)
     page = await queries.calls(Filters(), fields=SUMMARY)
     assert [call["warnings"] for call in page.items] == [[], [], []]
     assert all(call["text"] for call in page.items)
@@ -143,7 +143,7 @@ async def test_a_lost_object_is_an_error_of_its_call_alone(database: Database, t
         case _:
             lost.write_bytes(next(path for path in files if path != lost).read_bytes())
     database.objects = object_storage(database, tmp_path)
-    queries = ExchangeQueries(database, derive)
+    queries = CallReader(database, derive)
     with pytest.raises(BodyUnavailable) as error:
         await queries.exchange(made[0].id)
     assert error.value.kind == ("missing" if harm == "missing" else "damaged")
@@ -173,7 +173,7 @@ async def test_without_its_key_a_project_has_no_objects(database: Database, tmp_
     key.unlink()
     database.objects = object_storage(database, tmp_path)
     with pytest.raises(BodyUnavailable, match="is gone, and with it every object") as error:
-        await ExchangeQueries(database, derive).exchange(made[0].id)
+        await CallReader(database, derive).exchange(made[0].id)
     assert error.value.kind == "erased"
 
 

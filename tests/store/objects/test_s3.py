@@ -19,7 +19,7 @@ from store.database.connection import Database
 from store.embedded.postgres import EmbeddedServer
 from store.objects.body_objects import BodyObjects
 from store.objects.target import ObjectTarget
-from store.query.exchanges import ExchangeQueries
+from store.query.call_reader import CallReader
 from tests.store.objects.test_body_objects import (
     THRESHOLD,
     conversation,
@@ -81,7 +81,7 @@ async def test_bodies_are_in_a_bucket_and_come_back(database: Database, tmp_path
     assert await read_exchanges(database) == made
     lost = (await _paths(storage, key_id))[0]
     await storage.bucket.delete(lost)
-    calls = (await ExchangeQueries(database, derive).run_calls("night")).items
+    calls = (await CallReader(database, derive).run_calls("night")).items
     reasons = {warning for call in calls for warning in call["warnings"]}
     assert reasons == {f"the object {lost} is missing in s3://recordings/some/prefix"}
     report = await eraser(database).erase_run("night")
@@ -159,7 +159,7 @@ async def test_an_unreachable_server_is_temporary(database: Database, tmp_path: 
     await store(database, made)
     database.objects = s3_storage(database, tmp_path, "http://127.0.0.1:9")
     with pytest.raises(BodyUnavailable, match=r"cannot be loaded: .* does not answer") as error:
-        await ExchangeQueries(database, derive).exchange(made[0].id)
+        await CallReader(database, derive).exchange(made[0].id)
     assert error.value.is_temporary
 
 

@@ -26,7 +26,7 @@ from store.proof.sealing import Sealer, TreeAltered
 from store.proof.signing_keys import SigningKeys
 from store.proof.verdict import Verification
 from store.proof.verification import RunVerifier
-from store.query.exchanges import ExchangeQueries
+from store.query.call_reader import CallReader
 from store.query.runs import Runs
 from tests.store.exchanges import effect_batch
 from tests.store.house import SIGNING_KEYS
@@ -92,7 +92,7 @@ async def verify(
     database: Database, copies: Path | None, run: str = RUN, keys: SigningKeys = SIGNING_KEYS
 ) -> Verification:
     """Verify a run."""
-    loader = ExchangeQueries(database, call)
+    loader = CallReader(database, call)
     found = await RunVerifier(database, "default", loader, keys.verifier_keys("default"), copies).verify(run)
     assert found is not None
     return found
@@ -205,7 +205,7 @@ async def test_every_removed_row_of_the_evidence_is_found(sealed_database: Datab
 
 async def recorded_content(database: Database) -> list[Exchange | EffectBatch]:
     """What the run has. Bytes that are packed otherwise and mean the same are no change of it."""
-    found: list[Exchange | EffectBatch] = [one async for one in ExchangeQueries(database, call).exchanges(RUN)]
+    found: list[Exchange | EffectBatch] = [one async for one in CallReader(database, call).exchanges(RUN)]
     return [*found, *[one async for one in EffectQueries(database, "default").batches(RUN)]]
 
 
@@ -230,7 +230,7 @@ async def own_rows(connection: asyncpg.Connection, table: str) -> list[asyncpg.R
 
 async def verdict(database: Database, copies: Path) -> str:
     """The verdict on our run; `gone` if there is no run of this name any more."""
-    loader = ExchangeQueries(database, call)
+    loader = CallReader(database, call)
     found = await RunVerifier(database, "default", loader, SIGNING_KEYS.verifier_keys("default"), copies).verify(RUN)
     return "gone" if found is None else found.verdict
 
@@ -266,7 +266,7 @@ async def test_two_store_servers_append_to_chains_of_their_own(
         for one, keys in ((database, SIGNING_KEYS), (other, other_keys)):
             await Sealer(one, keys, copies / str(keys.server)).seal("default")
         both = [*SIGNING_KEYS.verifier_keys("default"), *other_keys.verifier_keys("default")]
-        found = await RunVerifier(database, "default", ExchangeQueries(database, call), both, None).verify(RUN)
+        found = await RunVerifier(database, "default", CallReader(database, call), both, None).verify(RUN)
         assert found is not None
         assert (found.verdict, found.proven, len(found.seals)) == ("verified", 2, 2)
         # The key of the other store server is not known here.
@@ -276,7 +276,7 @@ async def test_two_store_servers_append_to_chains_of_their_own(
         assert await Runs(other).delete(RUN)
         directory = copies / str(STORE_SERVER)
         await Sealer(database, SIGNING_KEYS, directory).seal("default")
-        verifier = RunVerifier(database, "default", ExchangeQueries(database, call), both, directory)
+        verifier = RunVerifier(database, "default", CallReader(database, call), both, directory)
         assert (await verifier.verify_project(STORE_SERVER)).findings == []
     finally:
         await other.close()
@@ -412,7 +412,7 @@ async def test_what_an_earlier_version_stored_is_unproven_and_not_altered(
 
 
 async def test_a_run_that_is_gone_without_a_record_is_missed(sealed_database: Database, copies: Path) -> None:
-    loader = ExchangeQueries(sealed_database, call)
+    loader = CallReader(sealed_database, call)
 
     async def verify_all() -> Verification:
         await Sealer(sealed_database, SIGNING_KEYS, copies).seal("default")
@@ -468,7 +468,7 @@ async def test_a_run_that_a_stranger_s_chain_calls_erased_is_unproven(sealed_dat
         incarnation = await connection.fetchval("DELETE FROM runs WHERE id = $1 RETURNING incarnation", RUN)
         record = {incarnation: [ChainRecord(kind="erased", part="run", at=NOON)]}
         await append_records(connection, "default", uuid.uuid4(), record)
-    loader, keys = ExchangeQueries(sealed_database, call), SIGNING_KEYS.verifier_keys("default")
+    loader, keys = CallReader(sealed_database, call), SIGNING_KEYS.verifier_keys("default")
     found = await RunVerifier(sealed_database, "default", loader, keys, copies).verify_project(STORE_SERVER)
     assert (found.verdict, found.unproven) == ("unproven", 1)
 
@@ -481,7 +481,7 @@ async def test_a_run_that_somebody_inserted_is_counted(sealed_database: Database
     finally:
         await stranger.close()
     assert (await verify(sealed_database, copies, "planted")).verdict == "unproven"
-    loader, keys = ExchangeQueries(sealed_database, call), SIGNING_KEYS.verifier_keys("default")
+    loader, keys = CallReader(sealed_database, call), SIGNING_KEYS.verifier_keys("default")
     found = await RunVerifier(sealed_database, "default", loader, keys, copies).verify_project(STORE_SERVER)
     assert (found.verdict, found.unproven, found.findings) == ("unproven", 1, [])
 
@@ -491,7 +491,7 @@ async def test_runs_that_are_verified_together_are_found_to_be_what_each_alone_i
 ) -> None:
     await execute(sealed_database, "UPDATE exchanges SET response_body = $1 WHERE id = $2", pack(b"{}"), exchange(2).id)
     keys = SIGNING_KEYS.verifier_keys("default")
-    verifier = RunVerifier(sealed_database, "default", ExchangeQueries(sealed_database, call), keys, copies)
+    verifier = RunVerifier(sealed_database, "default", CallReader(sealed_database, call), keys, copies)
     found = await verifier.verify_many([RUN, "unknown", "other"])
     assert found == {name: await verify(sealed_database, copies, name) for name in (RUN, "other")}
     assert found[RUN].verdict == "verified"

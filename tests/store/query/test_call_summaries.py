@@ -14,8 +14,8 @@ from store.database.connection import Database
 from store.ingest.batch_writer import BatchWriter, DerivedExchange
 from store.large.summary import encode_exact_summary, encode_summary
 from store.pricing.prices import call_cost
+from store.query.call_reader import CallReader
 from store.query.call_summaries import MEMBERS, SUMMARY, Fields
-from store.query.exchanges import ExchangeQueries
 from store.query.filters import Filters
 from store.query.rest_shapes import Shape
 from tests.store.samples import SECOND, body, conversation
@@ -26,8 +26,8 @@ LISTED = MEMBERS - {"request", "answer", "tool_results"}
 
 
 @pytest.fixture
-def queries(database: Database) -> ExchangeQueries:
-    return ExchangeQueries(database, derive)
+def queries(database: Database) -> CallReader:
+    return CallReader(database, derive)
 
 
 def refuse(one: Exchange) -> Exchange:
@@ -78,13 +78,11 @@ def exchanges() -> Iterator[Exchange]:
     yield replace(seven, response=None, outcome="client_closed")
 
 
-async def list_calls(queries: ExchangeQueries, fields: Fields) -> list[Shape]:
+async def list_calls(queries: CallReader, fields: Fields) -> list[Shape]:
     return (await queries.calls(Filters(), 50, None, fields)).items
 
 
-async def test_a_list_shows_the_same_from_summaries_as_from_bodies(
-    database: Database, queries: ExchangeQueries
-) -> None:
+async def test_a_list_shows_the_same_from_summaries_as_from_bodies(database: Database, queries: CallReader) -> None:
     calls = [(one, derive(one)) for one in exchanges()]
     await BatchWriter(database).write_batch(
         [DerivedExchange(one, call, cost=call_cost(one, call)) for one, call in calls]
@@ -119,7 +117,7 @@ def test_a_call_without_texts_has_the_same_summary_as_any_other() -> None:
     assert encode_exact_summary(replace(one, actor="\ud800"), bare) is None
 
 
-async def test_a_list_reads_no_bodies(database: Database, queries: ExchangeQueries) -> None:
+async def test_a_list_reads_no_bodies(database: Database, queries: CallReader) -> None:
     made = list(conversation("talk", 3))
     await BatchWriter(database).write_batch([DerivedExchange(one, derive(one)) for one in made])
     expected = await list_calls(queries, SUMMARY)

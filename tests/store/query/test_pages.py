@@ -15,7 +15,7 @@ from calls.model import Call, Exchange, Usage
 from store.database.connection import Database
 from store.ingest.batch_writer import BatchWriter, DerivedExchange
 from store.pricing.prices import Cost
-from store.query.exchanges import ExchangeQueries
+from store.query.call_reader import CallReader
 from store.query.filters import Filters
 from store.query.pages import BadCursor, Sort
 from store.query.runs import Runs
@@ -86,7 +86,7 @@ async def test_pages_join_to_the_sorted_list_whatever_is_stored_meanwhile(databa
             return [(row, one.exchange.id) for row, one in zip(rows, put, strict=True)]
 
         there = await store(*before)
-        queries, coming = ExchangeQueries(database, derive, project), iter(between)
+        queries, coming = CallReader(database, derive, project), iter(between)
         if of_run:
             walk = walk_while_storing(
                 lambda cursor: queries.run_calls("run", limit, cursor, frozenset(), sort),
@@ -162,7 +162,7 @@ async def test_a_call_that_was_tried_again_is_sorted_by_its_last_attempt(databas
             DerivedExchange(other, model_call(other), cost=replace(cost, usd=Decimal(1))),
         ]
     )
-    queries = ExchangeQueries(database, derive)
+    queries = CallReader(database, derive)
     for found in (
         await queries.calls(Filters(), sort=Sort("cost")),
         await queries.run_calls("night-run", sort=Sort("cost")),
@@ -174,7 +174,7 @@ async def test_a_cursor_is_refused_on_another_list(database: Database) -> None:
     await BatchWriter(database, profile="sha256:profiles").write_batch(
         [StoredCall(at=n, cost=n, duration=n, tokens=n).derive_exchange(n, f"run-{n % 2}") for n in range(6)]
     )
-    queries, runs = ExchangeQueries(database, derive), Runs(database)
+    queries, runs = CallReader(database, derive), Runs(database)
     sort = Sort("cost")
     cursor = (await queries.calls(Filters(), 2, sort=sort)).next
     assert (await queries.calls(Filters(), 3, cursor, frozenset(("cost_usd",)), sort)).items
@@ -186,7 +186,7 @@ async def test_a_cursor_is_refused_on_another_list(database: Database) -> None:
         queries.run_calls("run-1", 2, cursor, sort=sort),
         runs.page(Filters(), LATER, 2, cursor),
         queries.calls(Filters(), 2, other),
-        ExchangeQueries(database, derive, "other").calls(Filters(), 2, cursor, sort=sort),
+        CallReader(database, derive, "other").calls(Filters(), 2, cursor, sort=sort),
     ]
     for request in refused:
         with pytest.raises(BadCursor, match="belongs to another list"):

@@ -27,7 +27,7 @@ from store.database.connection import Database
 from store.ingest.batch_writer import BatchWriter
 from store.ingest.ingester import Ingester
 from store.ingest.insert_rows import DerivedExchange
-from store.query.exchanges import ExchangeQueries
+from store.query.call_reader import CallReader
 from store.query.rekey import Rekeyer
 from tests.store.house import is_problem
 
@@ -212,7 +212,7 @@ async def test_a_run_is_written_whole_or_not_at_all(
 ) -> None:
     await store_exchanges(database, MEETING)
     changed = load_profiles(CHANGED)
-    work = Rekeyer(database, ExchangeQueries(database, partial(derive_call, profiles=changed)), changed)
+    work = Rekeyer(database, CallReader(database, partial(derive_call, profiles=changed)), changed)
     monkeypatch.setattr("store.query.rekey.WRITE_BATCH", 1)
     seen = 0
     stream = work.rekey_run("run-1", dry=False)

@@ -14,7 +14,7 @@ from store.database.blobs import BodyUnavailable
 from store.database.connection import Database
 from store.ingest.batch_writer import BatchWriter
 from store.proof.sealing import Sealer
-from store.query.exchanges import ExchangeQueries
+from store.query.call_reader import CallReader
 from store.query.filters import Filters
 from store.retention import runner
 from store.retention.runner import RetentionRunner
@@ -72,7 +72,7 @@ async def test_bodies_go_and_what_is_known_stays(
     observed = EffectBatch("night", uuid7(NOON, 77), NOON, "0", 0, 1, items)
     await BatchWriter(database).write_batch((), effects=[observed])
     assert "effects.items" in await columns_with(database, canary)
-    queries = ExchangeQueries(database, derive)
+    queries = CallReader(database, derive)
     before = (await queries.run_calls("night")).items
     assert await columns_with(database, canary)
     plan = await retention(database).plan()
@@ -191,7 +191,7 @@ async def test_pinned_and_flagged_runs_stay_whole(database: Database) -> None:
         await connection.execute("UPDATE runs SET labels = jsonb_build_object('flagged', 'true') WHERE id = 'flagged'")
     result = await retention(database).run_once()
     assert [one.judged.facts.run for one in result.runs] == ["plain"]
-    queries = ExchangeQueries(database, derive)
+    queries = CallReader(database, derive)
     for name in ("pinned", "flagged"):
         assert [one async for one in queries.exchanges(name)] == made[name]
 
@@ -202,7 +202,7 @@ async def test_a_run_that_goes_on_has_its_new_bodies(database: Database) -> None
     await retention(database).run_once()
     later = _later(made[1], 10 * DAY)
     await store(database, [later])
-    queries = ExchangeQueries(database, derive)
+    queries = CallReader(database, derive)
     assert await queries.exchange(later.id) == later
     with pytest.raises(BodyUnavailable):
         await queries.exchange(made[0].id)

@@ -18,7 +18,7 @@ from store.erasure.eraser import Eraser
 from store.feed.consumer import ConsumerRunner
 from store.feed.signal import FeedSignal
 from store.ingest.batch_writer import BatchWriter, DerivedExchange
-from store.query.exchanges import ExchangeQueries
+from store.query.call_reader import CallReader
 from store.query.runs import Runs
 from store.retention import partition_swap
 from store.retention.facts import FactsLoader
@@ -179,7 +179,7 @@ async def test_old_runs_go_with_their_space_and_all_others_stay_whole(database: 
 
 
 async def exchanges_of(database: Database, run: str) -> list[Exchange]:
-    return [one async for one in ExchangeQueries(database, derive).exchanges(run)]
+    return [one async for one in CallReader(database, derive).exchanges(run)]
 
 
 async def test_a_day_of_which_nothing_stays_is_dropped_and_comes_back_on_demand(database: Database) -> None:

@@ -16,7 +16,7 @@ from calls.model import Exchange
 from store.database.connection import Database
 from store.database.tables import calls, day_sums, summed_days
 from store.erasure.erase_rows import erase_exchanges, erase_run
-from store.query.exchanges import ExchangeQueries
+from store.query.call_reader import CallReader
 from store.query.filters import Filters
 from store.query.runs import Runs
 from store.sums.day_sums import CUBES, DaySums, smallest_cube
@@ -178,7 +178,7 @@ def attempts(run: str, statuses: Sequence[int]) -> list[Exchange]:
 
 
 async def listed_failures(database: Database, **filters: Any) -> list[tuple[str, int]]:
-    page = await ExchangeQueries(database, derive).calls(Filters(error=True, **filters))
+    page = await CallReader(database, derive).calls(Filters(error=True, **filters))
     return [(item["run"], item["attempts"]) for item in page.items]
 
 

@@ -134,11 +134,11 @@ async def _wanted_exchanges(deps: Deps, erasure: ErasureRequest) -> Mapping[str,
         return await _call_exchanges(deps, erasure.call or "")
     if await deps.runs.get(erasure.run, deps.now()) is None:
         raise not_found("run", erasure.run, deps.project)
-    return {erasure.run: sorted(await deps.exchange_queries.exchange_ids(erasure.run))}
+    return {erasure.run: sorted(await deps.call_reader.exchange_ids(erasure.run))}
 
 
 async def _call_exchanges(deps: Deps, call: str) -> Mapping[str, Sequence[str]]:
-    if (found := await deps.exchange_queries.call(call)) is None:
+    if (found := await deps.call_reader.call(call)) is None:
         raise not_found("call", call, deps.project)
     return {found["run"]: found["exchanges"]}
 

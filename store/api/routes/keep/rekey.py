@@ -86,7 +86,7 @@ async def _run_ids(deps: Deps, rekey_request: RekeyRequest) -> AsyncIterator[str
 
 async def _rekey_run(deps: Deps, run: str, *, dry: bool) -> AsyncGenerator[dict[str, Any]]:
     """Rekey one run and yield its report lines; the last one has the counts."""
-    work = Rekeyer(deps.database, deps.exchange_queries, deps.profiles, deps.project)
+    work = Rekeyer(deps.database, deps.call_reader, deps.profiles, deps.project)
     try:
         async with aclosing(work.rekey_run(run, dry=dry)) as progress:
             async for found in progress:

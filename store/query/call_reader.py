@@ -67,7 +67,7 @@ READ_FOR_LINKS = 16 << 20
 """Weight (`store.large.weight`) of the bodies that are held to match calls with tool calls. Beyond it, executions stay unknown."""
 
 
-class ExchangeQueries(ExchangeReader):
+class CallReader(ExchangeReader):
     """The exchanges and calls of a project. `derive` is `calls.derive.derive_call` under the current profiles.
 
     `derive_unkeyed` derives a call without its parameters and warnings, where these are stored: lists use it.
