@@ -7,7 +7,8 @@ checkout both run in turns.
 The rows `stored_…` are the same for runs of a `--database-url`: Playhead does not know who else writes to it, so the worker asks for
 each run whether it has changed since it was loaded.
 
-The rows `late_…` are of old runs, which do not fit into the memory of what is loaded ahead.
+The rows `late_…` are of old runs, which do not fit into the memory of what is loaded ahead; `stored_late_…` are such runs of a
+`--database-url`, and `tunnel_late_…` are such runs for clients with tunnels and TLS.
 
 The rows `ahead_…`, `large_…` and `created_…` are of clients with tunnels and TLS, as agents have: of runs that are loaded ahead, of runs
 of a thousand calls, and of replays created over REST, which are loaded at once. `stored_created_…` are such replays with a
@@ -68,6 +69,8 @@ FILLING_FIRST: Final = 1_000_000
 
 LOADING_TIME: Final = 2.0
 """Seconds from when replays and forks are created until their agents ask."""
+
+CASES: Final = ("up", "stored", "late", "tunnels", "created", "command")
 
 
 def write_runs(
@@ -322,6 +325,24 @@ def measure_tunnel_rounds(
     return found
 
 
+def measure_late_tunnel_rounds(
+    checkouts: Mapping[str, Path], place: Path, runs: int, rounds: int
+) -> dict[str, list[dict[str, float]]]:
+    """Measure what clients with tunnels wait for that ask for old runs, each checkout in turns."""
+    profiles = load_profiles(None)
+    place.mkdir(mode=0o711)
+    old = write_runs(place, rounds * runs + 1, profiles, TLS_URL)
+    filling = write_runs(place, FILLING_RUNS, profiles, TLS_URL, calls=FILLING, first=FILLING_FIRST)
+    found: dict[str, list[dict[str, float]]] = {name: [] for name in checkouts}
+    for number in range(rounds):
+        chosen = {f"run-{one}": one for one in range(number * runs + 1, (number + 1) * runs + 1)}
+        for side, checkout in checkouts.items():
+            data = place / side
+            with replaying(checkout, data, [*old, *filling] if number == 0 else old[:1]) as (port, _):
+                found[side].append(measure_tunnels(port, data, {"tunnel_late": chosen}))
+    return found
+
+
 def measure_created_rounds(
     checkouts: Mapping[str, Path], place: Path, runs: int, rounds: int
 ) -> dict[str, list[dict[str, float]]]:
@@ -370,7 +391,7 @@ def main() -> None:
     parser.add_argument("--against", type=Path, help="another checkout, whose modules are compiled")
     parser.add_argument("--runs", type=int, default=40, help="runs of a round")
     parser.add_argument("--rounds", type=int, default=3)
-    parser.add_argument("--only", choices=("up", "stored", "late", "tunnels", "created", "command"), help="these rows")
+    parser.add_argument("--only", choices=CASES, help="these rows")
     options = parser.parse_args()
     checkouts = {"this": HERE} | ({"other": options.against.resolve()} if options.against else {})
     print(f"| | {' | '.join(checkouts)} |\n| --- {'| --- ' * len(checkouts)}|")
@@ -395,6 +416,11 @@ def main() -> None:
             filling = write_runs(place, FILLING_RUNS, load_profiles(None), calls=FILLING, first=FILLING_FIRST)
             late = measure_rounds(checkouts, place / "late", files, options.runs, filling=filling)
             print_rows(add_prefix("late", late))
+            stored = measure_rounds(
+                checkouts, place / "late-stored", files, options.runs, has_url=True, filling=filling
+            )
+            print_rows(add_prefix("stored_late", stored))
+            print_rows(measure_late_tunnel_rounds(checkouts, place / "late-tunnel", options.runs, options.rounds))
 
 
 if __name__ == "__main__":
