@@ -93,33 +93,10 @@ async def _serve(
     settings = processes.settings
     host = reachable_host(settings.listen)
     api = settings.store_url if settings.part == "proxy" and settings.store_url else f"http://{host}:{api_port}"
-    # Elsewhere, a browser may not reach the store server by the name that this process uses.
-    page = api if settings.part == "all" else None
-    own: dict[str, Any] = {"api": api, "page": page, "own_addresses": [[settings.listen, api_port]]}
-    if settings.part == "all" and settings.mode in ("replay", "auto") and not settings.replay:
-        own |= processes.preload_settings()
     controls = [str(control_path(processes.data.root, f"up-{slot}")) for slot in range(settings.workers)]
-    starts: dict[str, Callable[[int], Awaitable[ChildProcess]]] = {
-        "store": lambda _: processes.start_store_server(api_port, settings.listen, is_lasting=True),
-        "proxy": lambda slot: processes.start_worker(
-            **own,
-            listen=settings.listen,
-            port=port,
-            reuse_port=True,
-            control=controls[slot],
-            transparent=settings.transparent,
-        ),
-    }
+    starts = _process_starts(processes, port, api_port, api, controls)
     parts = [settings.part] if settings.part != "all" else ["store", "proxy"]
-    say(f"starting, mode {settings.mode}, data in {processes.data.root}")
-    if settings.open_api:
-        say("open_api is set: every user of this machine can read and delete all recordings through the API")
-    for file in settings.replay if settings.mode == "auto" else ():
-        if os.path.isfile(file):  # noqa: ASYNC240 - nobody waits yet
-            say(
-                f"what {file} lacks goes out and is kept as a run beside it; to make it part of the recording, import the file"
-                f" and name the run (playhead import {quote(file)}), or: playhead replay {quote(file)} --on-miss record -- CMD"
-            )
+    _say_what_begins(processes, say)
     ready: dict[str, list[asyncio.Future[Mapping[str, Any]]]] = {
         part: [asyncio.Future() for _ in range(settings.workers if part == "proxy" else 1)] for part in parts
     }
@@ -136,7 +113,7 @@ async def _serve(
 
                 group.create_task(run_canaries(settings, say))
             if "store" not in parts:
-                group.create_task(_follow_store_server(processes, str(api), say, prepared if is_fetching else None))
+                group.create_task(_follow_store_server(processes, api, say, prepared if is_fetching else None))
             for part, firsts in ready.items():
                 for slot, first in enumerate(firsts):
                     group.create_task(_keep_running(partial(starts[part], slot), first, say, prepared))
@@ -144,6 +121,46 @@ async def _serve(
             _announce(processes, f"http://{host}:{port}", api, ready_messages, controls)
     except* _StopRequested:
         pass
+
+
+type _Start = Callable[[int], Awaitable[ChildProcess]]
+"""Starts the process with this number."""
+
+
+def _process_starts(
+    processes: CommandProcesses, port: int, api_port: int, api: str, controls: Sequence[str]
+) -> dict[str, _Start]:
+    """Return how to start the processes of each part."""
+    settings = processes.settings
+    # Elsewhere, a browser may not reach the store server by the name that this process uses.
+    page = api if settings.part == "all" else None
+    own: dict[str, Any] = {"api": api, "page": page, "own_addresses": [[settings.listen, api_port]]}
+    if settings.part == "all" and settings.mode in ("replay", "auto") and not settings.replay:
+        own |= processes.preload_settings()
+    return {
+        "store": lambda _: processes.start_store_server(api_port, settings.listen, is_lasting=True),
+        "proxy": lambda slot: processes.start_worker(
+            **own,
+            listen=settings.listen,
+            port=port,
+            reuse_port=True,
+            control=controls[slot],
+            transparent=settings.transparent,
+        ),
+    }
+
+
+def _say_what_begins(processes: CommandProcesses, say: Callable[[str], None]) -> None:
+    settings = processes.settings
+    say(f"starting, mode {settings.mode}, data in {processes.data.root}")
+    if settings.open_api:
+        say("open_api is set: every user of this machine can read and delete all recordings through the API")
+    for file in settings.replay if settings.mode == "auto" else ():
+        if os.path.isfile(file):
+            say(
+                f"what {file} lacks goes out and is kept as a run beside it; to make it part of the recording, import the file"
+                f" and name the run (playhead import {quote(file)}), or: playhead replay {quote(file)} --on-miss record -- CMD"
+            )
 
 
 async def _follow_store_server(
@@ -165,9 +182,7 @@ async def _stop(stopped: asyncio.Event, say: Callable[[str], None]) -> None:
     raise _StopRequested
 
 
-def _start_after(
-    prepared: asyncio.Event, start: Callable[[int], Awaitable[ChildProcess]]
-) -> Callable[[int], Awaitable[ChildProcess]]:
+def _start_after(prepared: asyncio.Event, start: _Start) -> _Start:
     """Delay a start until the database is ready: a worker that answers from runs fetches them from the store server."""
 
     async def start_later(slot: int) -> ChildProcess:
