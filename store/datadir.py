@@ -27,10 +27,18 @@ _TOKEN = re.compile(r"[A-Za-z0-9._~-]+")
 
 
 def default_data_directory() -> Path:
-    """Return this user's data directory. Root's is outside /root, because Postgres runs as another user."""
+    """Return this user's data directory. Root's is outside /root, because Postgres runs as another user. Raises ValueError."""
     if os.geteuid() == 0:
         return Path("/var/lib/playhead")
-    return Path(os.environ.get("XDG_DATA_HOME") or Path.home() / ".local/share") / "playhead"
+    if data_home := os.environ.get("XDG_DATA_HOME"):
+        return Path(data_home) / "playhead"
+    try:
+        return Path.home() / ".local/share" / "playhead"
+    except RuntimeError as error:
+        raise ValueError(
+            f"user {os.geteuid()} has no home directory for recordings: HOME is not set, and the system has no such user;"
+            " choose a directory with --data DIR or PLAYHEAD_DATA"
+        ) from error
 
 
 class DataDirError(Exception):

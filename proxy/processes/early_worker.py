@@ -121,11 +121,10 @@ def is_served_by_up(options: Sequence[str], environment: Mapping[str, str]) -> b
         return False  # a replay has a worker of its own
     places = [value for option, value in pairwise(options) if option == "--data"]
     places += [option.removeprefix("--data=") for option in options if option.startswith("--data=")]
-    place = places[-1] if places else environment.get("PLAYHEAD_DATA") or default_data_directory()
-    data = DataDir(Path(place))
     try:
+        data = DataDir(Path(places[-1] if places else environment.get("PLAYHEAD_DATA") or default_data_directory()))
         return data.up_lock.is_held() and (data.read_notice("up") or {}).get("mode") in ("record", "auto")
-    except OSError:
+    except (OSError, ValueError):
         return False  # the command reports it
 
 

@@ -188,6 +188,7 @@ class Cluster:
         if self.data.exists():
             self._check_version()
             return
+        _require_name()
         # Created under another name and renamed, so that a killed initdb leaves no incomplete cluster.
         fresh = self.base / "init"
         shutil.rmtree(fresh, ignore_errors=True)
@@ -281,6 +282,17 @@ def _server_account(base: Path) -> ServerAccount:
         "Postgres does not run as root and no other account to run it was found:"
         " set PLAYHEAD_PG_USER to an account, run Playhead as a plain user, or give --database-url."
     )
+
+
+def _require_name() -> None:
+    """Raise EmbeddedPostgresError if we run as a user that the system does not know, as in a container with any number as its user."""
+    try:
+        pwd.getpwuid(os.geteuid())
+    except KeyError:
+        raise EmbeddedPostgresError(
+            f"Postgres does not create a database for user {os.geteuid()}, which the system does not know:"
+            " run Playhead as a user of /etc/passwd, or give --database-url."
+        ) from None
 
 
 def _account_name(uid: int) -> str:

@@ -12,8 +12,10 @@ import pytest
 import pytest_asyncio
 
 from calls.redaction.redactor import Redactor
+from proxy.cli.look.people import user_name
 from proxy.commands.up import reserve_ports
 from proxy.errors import Failure
+from proxy.processes.early_worker import is_served_by_up
 from proxy.processes.ports import free_port
 from proxy.processes.settings_match import require_same_prices, setting_digests
 from proxy.processes.user_command import require_command
@@ -297,6 +299,33 @@ def test_a_variable_of_thousands_of_brackets(monkeypatch: pytest.MonkeyPatch) ->
             patch.setenv(name, "[" * 100_000)
             with pytest.raises(Failure, match=name.partition("__")[0]):
                 load_settings({}, None)
+
+
+def test_a_user_without_a_home_is_told_what_to_name(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As in a container that runs with any number as its user."""
+    use_unknown_user(monkeypatch)
+    monkeypatch.delenv("HOME", raising=False)
+    monkeypatch.delenv("XDG_DATA_HOME", raising=False)
+    with pytest.raises(Failure, match=r"user 54321 has no home directory.*--data DIR"):
+        load_settings({}, None)
+    # The worker that is started before the settings are read leaves it to them.
+    assert not is_served_by_up(["record"], {})
+
+
+def test_a_user_without_a_name_answers_by_number(monkeypatch: pytest.MonkeyPatch) -> None:
+    use_unknown_user(monkeypatch)
+    for name in ("LOGNAME", "USER", "LNAME", "USERNAME"):
+        monkeypatch.delenv(name, raising=False)
+    assert user_name() == "user 54321"
+
+
+def use_unknown_user(monkeypatch: pytest.MonkeyPatch) -> None:
+    def lookup(uid: int) -> None:
+        raise KeyError(uid)
+
+    monkeypatch.setattr("pwd.getpwuid", lookup)
+    monkeypatch.setattr("os.getuid", lambda: 54321)
+    monkeypatch.setattr("os.geteuid", lambda: 54321)
 
 
 def with_open_files(limit: int, *words: str, cwd: Path) -> subprocess.CompletedProcess[str]:

@@ -1,6 +1,7 @@
 """The commands for what programs ask people: waiting, answer."""
 
 import getpass
+import os
 import sys
 from typing import Any
 
@@ -77,7 +78,7 @@ def answer_command(
             if len(found) == 1:
                 question_id = found[0]["question"]
                 answer = str(click.prompt(printable(_prompt(found[0])), prompt_suffix=" ", err=True))
-        body = {"value": answer or "", "question": question_id, "by": by or getpass.getuser()}
+        body = {"value": answer or "", "question": question_id, "by": by or user_name()}
         stored: dict[str, Any] = api.post(f"/runs/{path_segment(name)}/answers", json=body)
         return stored
 
@@ -90,6 +91,14 @@ def answer_command(
     click.echo(f"{printable(answered['run'])}: {printable(_prompt(answered))}")
     click.echo(f"    {printable(str(answered['answer']['value']))}  ({printable(answered['answer']['by'])})")
     click.echo(f"go on with: {next_command('resume', answered['run'] + ' -- COMMAND')}", err=True)
+
+
+def user_name() -> str:
+    """Return the name of the user who answers. One that the system does not know has a number."""
+    try:
+        return getpass.getuser()
+    except OSError:
+        return f"user {os.getuid()}"
 
 
 def _prompt(question: dict[str, Any]) -> str:

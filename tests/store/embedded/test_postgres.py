@@ -319,6 +319,21 @@ child process exited with exit code 134
     assert _failure_reason("") == ""
 
 
+def test_a_user_without_a_name_is_told_so(base: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """initdb says only that it could not look up a number."""
+
+    def lookup(uid: int) -> None:
+        raise KeyError(uid)
+
+    monkeypatch.setattr("pwd.getpwuid", lookup)
+    with (
+        real_initdb(),
+        pytest.raises(EmbeddedPostgresError, match=r"for user \d+, which the system does not know: run"),
+        ensure_server(base),
+    ):
+        pass
+
+
 def test_a_killed_initdb_leaves_nothing_in_the_way(base: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     runs = Cluster._run_program
 

@@ -11,7 +11,6 @@ Outside of a step of a `playhead.Workflow` these functions do what they say, and
 
 from __future__ import annotations
 
-import getpass
 import json as json_module
 import os
 import random as random_module
@@ -26,7 +25,7 @@ from datetime import datetime, timezone
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, overload
 
-from playhead.people import PersonAnswer, ask, rfc3339_now, stop
+from playhead.people import PersonAnswer, ask, rfc3339_now, stop, user_name
 from playhead.workflow.execution import Suspended, caller, current_place, perform
 from playhead.workflow.trace import Question
 from playhead.workflow.values import Json, to_json
@@ -177,7 +176,7 @@ def _ask_person(prompt: str, where: str, place: Place | None) -> PersonAnswer:
     if question is not None and question.answer is not None:
         return question.answer
     if sys.stdin is not None and sys.stdin.isatty() and (question is None or question.id):
-        answer = PersonAnswer(_ask_on_terminal(prompt), getpass.getuser(), rfc3339_now())
+        answer = PersonAnswer(_ask_on_terminal(prompt), user_name(), rfc3339_now())
         return answer if question is None else question.store_answer(answer.value, answer.by)
     if place is not None:
         raise Suspended(Question(place.step, place.path, prompt, where))

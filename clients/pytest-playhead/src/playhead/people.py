@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import getpass
 import json
 import os
 import sys
@@ -143,6 +144,14 @@ def rfc3339(at: datetime) -> str:
 def rfc3339_now() -> str:
     """Return the time now."""
     return rfc3339(datetime.now(timezone.utc))
+
+
+def user_name() -> str:
+    """Return the name of the user who answers, also where the system does not know this user, as in some containers."""
+    try:
+        return getpass.getuser()
+    except (KeyError, ImportError, OSError):  # which of them depends on the version of Python
+        return "unknown user"
 
 
 def _answer(members: Mapping[str, Any]) -> PersonAnswer:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import contextvars
 import functools
-import getpass
 import json
 import os
 import secrets
@@ -13,7 +12,7 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Callable
 
 from playhead.binding import current_run
-from playhead.people import rfc3339_now
+from playhead.people import rfc3339_now, user_name
 from playhead.workflow.bisection import Bisection, bisect_traces
 from playhead.workflow.comparison import Difference
 from playhead.workflow.coroutines import use_loop
@@ -151,7 +150,7 @@ class Workflow:
             raise ValueError(f"this trace does not wait for an answer: it is {trace.status}")
         new_answer = Answer(
             to_json(answer, "the answer"),
-            by or getpass.getuser(),
+            by or user_name(),
             rfc3339_now(),
         )
         source = RecordedEffects(trace, [step.name for step in self.steps], goes_on=True, answer=new_answer)
