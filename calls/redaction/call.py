@@ -15,6 +15,15 @@ type Clean = Callable[[str], str]
 """Replaces each secret in a text by a placeholder."""
 
 
+def clean_member(name: str, value: str, clean: Clean) -> str:
+    """Redact a value that has a name, such as a label of a run, by the name too."""
+    before, after = f'{{"{name}":"', '"}'
+    text = clean(f"{before}{value}{after}")
+    if not (text.startswith(before) and text.endswith(after)):
+        return clean(value)
+    return text.removeprefix(before).removesuffix(after)
+
+
 def clean_call(call: Call, clean: Clean) -> Call:
     """Replace the secrets in a call that was streamed. Other calls were searched completely when they were recorded."""
     if not call.streamed:

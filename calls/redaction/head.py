@@ -13,7 +13,7 @@ from urllib.parse import unquote_plus
 
 from calls.redaction.rules.secret_names import BARE_NAMES, LIKELY_PARAMETERS, SECRET_NAMES, SECRET_PARAMETERS
 
-type Treatment = Literal["seen", "address", "scheme", "cookies", "set-cookie", "binary", "secret"]
+type Treatment = Literal["seen", "address", "scheme", "cookies", "set-cookie", "protocols", "binary", "secret"]
 type Replace = Callable[[str, str], str]
 """Returns the placeholder for a text, given its kind."""
 
@@ -23,6 +23,7 @@ CREDENTIALS: Final[dict[str, Treatment]] = {
     "cookie": "cookies",
     "set-cookie": "set-cookie",
     "set-cookie2": "set-cookie",
+    "sec-websocket-protocol": "protocols",
     **dict.fromkeys(
         (
             *("x-api-key", "api-key", "apikey", "x-goog-api-key", "x-functions-key", "ocp-apim-subscription-key"),
@@ -84,7 +85,7 @@ _SAFE_REQUEST_HEADERS: Final = (
     *("x-portkey-trace-id", "x-portkey-span-id", "x-portkey-parent-span-id", "x-portkey-provider"),
     *("x-litellm-session-id", "x-litellm-trace-id", "langsmith-trace", "x-langtrace-session-id", "x-bt-parent"),
     *("helicone-session-id", "helicone-session-path", "helicone-session-name", "helicone-request-id"),
-    *("sec-websocket-version", "sec-websocket-key", "sec-websocket-extensions", "sec-websocket-protocol"),
+    *("sec-websocket-version", "sec-websocket-key", "sec-websocket-extensions"),
 )
 _SAFE_REQUEST_PREFIXES: Final = (
     "ai-language-model-",
@@ -132,7 +133,8 @@ def request_treatment(name: str) -> Treatment:
     name = name.lower()
     treatment = REQUEST_TREATMENTS.get(name)
     if treatment is None:
-        treatment = "seen" if name.startswith(_SAFE_REQUEST_PREFIXES) else "secret"
+        is_safe = name.startswith(_SAFE_REQUEST_PREFIXES) and not secret_header().search(name)
+        treatment = "seen" if is_safe else "secret"
     return treatment
 
 
@@ -142,7 +144,8 @@ def response_treatment(name: str) -> Treatment:
     name = name.lower()
     treatment = RESPONSE_TREATMENTS.get(name)
     if treatment is None:
-        treatment = "secret" if secret_header().search(name) else "binary" if name.endswith("-bin") else "seen"
+        is_secret = secret_header().search(name.removesuffix("-bin"))
+        treatment = "secret" if is_secret else "binary" if name.endswith("-bin") else "seen"
     return treatment
 
 
@@ -180,6 +183,43 @@ def _redact_cookie(pair: str, replace: Replace) -> str:
         lead = pair[: len(pair) - len(pair.lstrip())]
         return lead + replace(pair[len(lead) :], "C")
     return f"{name}={replace(value, 'C')}"
+
+
+_BEFORE_TOKEN: Final = (
+    *(
+        "token",
+        "bearer",
+        "access_token",
+        "access-token",
+        "auth",
+        "auth_token",
+        "authorization",
+        "jwt",
+        "authentication",
+    ),
+    *("apikey", "api-key", "api_key", "x-api-key", "openai-insecure-api-key"),
+)
+"""Protocols that announce a token."""
+_ANNOUNCED_TOKEN: Final = re.compile(rf"(?i)((?:.*\.)?(?:{'|'.join(_BEFORE_TOKEN)})\.(?:k8s\.io\.)?)(.+)")
+
+
+def redact_protocols(value: str, replace: Replace) -> str:
+    """Replace the tokens among the protocols of a WebSocket, the one place where a browser can put them.
+
+    A token is an item of its own (`token, 1f2e…`, Deepgram's), or the end of one (`base64url.bearer.authorization.k8s.io.…`).
+    """
+    items: list[str] = []
+    is_announced = False
+    for item in value.split(","):
+        text = item.strip()
+        announced = _ANNOUNCED_TOKEN.fullmatch(text)
+        if is_announced and text:
+            item = item.replace(text, replace(text, "A"))
+        elif announced:
+            item = item.replace(text, announced[1] + replace(announced[2], "A"))
+        is_announced = text.lower() in _BEFORE_TOKEN
+        items.append(item)
+    return ",".join(items)
 
 
 # -- addresses
@@ -241,9 +281,16 @@ def _redact_parameter(part: str, replace: Replace, is_declared: IsDeclared) -> s
     return written + equals + replace(value, "Q") if is_secret(name, value) or is_declared(name) else part
 
 
+def _bare_parameter_name(name: str) -> str:
+    """Return the last part of a name with brackets: `password` for `user[password]`, `token` for `token[]`."""
+    if "[" not in name:
+        return name
+    return name.removesuffix("[]").removesuffix("]").rpartition("[")[2]
+
+
 def is_secret(name: str, value: str) -> bool:
     """Return whether a parameter's value is secret, by its name or, for an ambiguous name, by the value."""
-    name = name.lower()
+    name = _bare_parameter_name(name.lower())
     if name in _SECRET_PARAMETER_NAMES or secret_suffix().search(name):
         return True
     # Measured in bytes, like the search of bodies, so that both searches decide the same when a value passes twice.

@@ -452,6 +452,8 @@ def _treat_value(treatment: Treatment, value: str, replace: Replace) -> str:
             return redact_head.redact_cookies(value, replace)
         case "set-cookie":
             return redact_head.redact_set_cookie(value, replace)
+        case "protocols":
+            return redact_head.redact_protocols(value, replace)
         case "address":
             return redact_head.redact_url(value, replace)
 

@@ -83,6 +83,8 @@ def _heads() -> Iterator[Position]:
     yield Position("binary header or trailer of gRPC", "token", _binary_header)
     yield Position("cookie", "value", partial(_header, "request", "Cookie", "a=b; sid=%s"))
     yield Position("cookie", "value", partial(_header, "response", "Set-Cookie", "sid=%s; Path=/"))
+    for form in ("token, %s", "base64url.bearer.authorization.k8s.io.%s, v5.channel.k8s.io"):
+        yield Position("protocol of a WebSocket", "value", partial(_header, "request", "Sec-WebSocket-Protocol", form))
     yield Position("authorization scheme", "value", partial(_header, "request", "Authorization", "Bearer %s"))
 
 
@@ -256,7 +258,11 @@ NAMED: tuple[tuple[str, str, str], ...] = (
     (_NESTED, "text/plain", "to=https%3A%2F%2Fx%2Fa%3Fsig%3D%s%26c%3D2"),
     (_NESTED, "text/plain", "to=https%3A%2F%2Fme%3A%s%40x%2Fa"),
     (_MEMBER, _JSON, '{"headers": {"Authorization": "Bearer %s"}}'),
+    (_NESTED, "text/plain", "to=https%253A%252F%252Fx%252F%253Fb%253D1%2526api_key%253D%s%2526c"),
+    (_NESTED, "text/plain", "payload=%7B%22api_key%22%3A%22%s%22%2C%22n%22%3A1%7D&c=2"),
+    (_MEMBER, _JSON, '{"Name": "prod/db", "SecretString": "%s"}'),
     (_LIST, _JSON, '{"api_key": ["%s"]}'),
+    (_LIST, _JSON, '{"headers": {"set-cookie": ["sid=%s; Path=/"]}}'),
     (_LIST, _JSON, '{"api_keys": ["first", "%s"], "n": 1}'),
     (_LIST, _JSON, '{"api_key": {"value": "%s"}}'),
     (_LIST, _JSON, '{"password": {"prod": {"eu": "%s"}}}'),
@@ -269,17 +275,21 @@ NAMED: tuple[tuple[str, str, str], ...] = (
     (_PAIR, _JSON, '{"cookies": [{"name": "sid", "path": "/", "value": "%s"}]}'),
     (_VARIABLE, "text/plain", "export OPENAI_API_KEY=%s\n"),
     (_VARIABLE, "text/plain", "password: %s\nuser: me"),
+    (_VARIABLE, "text/plain", "machine h.example login me password %s\n"),
     (_VARIABLE, "text/plain", 'client_secret = "%s"\n'),
     (_VARIABLE, "text/plain", "DefaultEndpointsProtocol=https;AccountKey=%s;EndpointSuffix=core"),
     (_VARIABLE, "text/plain", "postgres://user:%s@db.example:5432/x"),
     ("field of a form or of a multipart form, by the name", "application/x-www-form-urlencoded", "password=%s&a=1"),
     ("field of a form or of a multipart form, by the name", "application/x-www-form-urlencoded", "a=1&api_key=%s"),
+    ("field of a form or of a multipart form, by the name", "application/x-www-form-urlencoded", "user[password]=%s"),
+    ("field of a form or of a multipart form, by the name", "application/x-www-form-urlencoded", "a%5Bapi_key%5D=%s"),
     (
         "field of a form or of a multipart form, by the name",
         _MULTIPART,
         '--x\r\nContent-Disposition: form-data; name="api_key"\r\n\r\n%s\r\n--x--\r\n',
     ),
     ("element or attribute of XML", "application/xml", "<a><Password>%s</Password></a>"),
+    ("element or attribute of XML", "application/xml", "<a><Password><![CDATA[%s]]></Password></a>"),
     ("element or attribute of XML", "application/xml", '<db password="%s"/>'),
     ("element or attribute of XML", "application/xml", '<add key="Password" value="%s"/>'),
     (_PROSE, "text/plain", "my password is %s, keep it"),

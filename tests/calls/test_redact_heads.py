@@ -286,3 +286,41 @@ def test_a_secret_in_a_headers_name_is_replaced(direction: Callable[..., Headers
     assert token not in name
     assert len(name) == len(f"X-Key-{token}")
     assert again == name
+
+
+PROTOCOLS = {
+    "realtime, openai-insecure-api-key.%s, openai-beta.realtime-v1": True,
+    "token, %s": True,
+    "Bearer,%s": True,
+    "base64url.bearer.authorization.k8s.io.%s, v5.channel.k8s.io": True,
+    "graphql-transport-ws, v10.stomp, openai-beta.realtime-v1": False,
+    "mqttv3.1, token": False,
+}
+
+
+@pytest.mark.parametrize("form", PROTOCOLS)
+def test_a_token_among_the_protocols_of_a_websocket_is_replaced(form: str) -> None:
+    secret = "0f3a9c5d7b1e2468" if PROTOCOLS[form] else ""
+    value = form % secret if secret else form
+    for redact in (REDACTOR.redact_request_headers, REDACTOR.redact_response_headers):
+        ((_, new),), count = redact((("Sec-WebSocket-Protocol", value),))
+        assert (count, len(new)) == (int(PROTOCOLS[form]), len(value))
+        if secret:
+            assert new == value.replace(secret, new[value.index(secret) :][: len(secret)])
+            assert secret not in new
+        assert redact((("Sec-WebSocket-Protocol", new),))[0] == (("Sec-WebSocket-Protocol", new),)
+
+
+def test_a_parameter_in_brackets_is_named_by_its_last_part() -> None:
+    for name in ("user[password]", "data%5Bapi_key%5D", "api_token[]", "a[b][client_secret]"):
+        assert "hunter2" not in REDACTOR.redact_url(f"https://a.example/?x=1&{name}=hunter2")[0]
+    for name in ("password[hint]", "filter[name]", "[]"):
+        url = f"https://a.example/?x=1&{name}=hunter2"
+        assert REDACTOR.redact_url(url) == (url, 0)
+
+
+def test_headers_with_safe_beginnings_are_secret_if_their_names_end_like_a_secret() -> None:
+    sent = (("Mcp-Param-Api-Key", "hunter2hunter2"), ("Mcp-Param-City", "Paris in spring"))
+    assert REDACTOR.redact_request_headers(sent)[0][1] == sent[1]
+    assert "hunter2" not in str(REDACTOR.redact_request_headers(sent))
+    assert "aHVudGVy" not in str(REDACTOR.redact_response_headers((("X-Auth-Token-Bin", "aHVudGVyMmh1bnRlcjI"),)))

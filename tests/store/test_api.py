@@ -176,6 +176,7 @@ async def test_a_run_that_is_deleted_while_it_is_told_of_is_not_there(
 async def test_what_a_client_says_of_a_run_is_redacted(tmp_path: Path, database: Database) -> None:
     secret = "ghp_" + "a1B2c3D4e5F6" * 3
     said, labels = f"connected to https://x:{secret}@10.0.0.1", {f"key {secret}": "v", "plain": f"is {secret}"}
+    labels["db_password"] = named = "a9 of the vault"
     clean = Redactor(key=b"k" * 32).redact_text
     async with open_house(tmp_path / "spool", database, clean=clean, mode="auto") as house:
         sent = (
@@ -186,7 +187,7 @@ async def test_what_a_client_says_of_a_run_is_redacted(tmp_path: Path, database:
         told = [await house.api.request(method, f"/v1/runs/{path}", json=body) for method, path, body in sent]
         told += [await house.api.get(f"/v1/runs{path}") for path in ("", "/r", "/r/gaps", "/r/bundle")]
     assert {answer.status_code for answer in told} == {200, 201}
-    assert not [answer.text for answer in told if secret in answer.text]
+    assert not [answer.text for answer in told if secret in answer.text or named in answer.text]
     assert "connected to" in told[-1].text
     assert told[-3].json()["labels"]["plain"].startswith("is PLAYHEAD_")
 

@@ -2,10 +2,12 @@
 
 import re
 from collections.abc import Iterator
+from functools import partial
 
+from calls.placeholder import PREFIX
 from calls.redaction.rules.patterns import Repeat, Word
 from calls.redaction.rules.secret_names import BARE_NAMES, SECRET_NAMES
-from calls.redaction.rules.secret_rule import End, SecretRule, end_of_run, is_actual_value, is_opaque, quoted_end
+from calls.redaction.rules.secret_rule import End, Real, SecretRule, end_of_run, is_actual_value, is_opaque, quoted_end
 from calls.redaction.rules.value_syntax import ASSIGNMENT, QUOTE
 
 _HARMLESS_MEMBER = re.compile(
@@ -38,7 +40,7 @@ def _bracket_end(data: bytes, at: int) -> int:
     return at
 
 
-def _secret_values(data: bytes, start: int, stop: int) -> Iterator[tuple[int, int]]:
+def _secret_values(data: bytes, start: int, stop: int, is_secret: Real = is_opaque) -> Iterator[tuple[int, int]]:
     """Yield the secret strings of a list or object: strings that look like a key, and members named like a value."""
     member = b""
     for low, high, is_name in _strings(data, start, stop):
@@ -47,7 +49,7 @@ def _secret_values(data: bytes, start: int, stop: int) -> Iterator[tuple[int, in
         elif _VALUE_MEMBER.fullmatch(member):
             if is_actual_value(data, low, low, high) and not data[low:high].count(b" "):
                 yield low, high
-        elif not _HARMLESS_MEMBER.fullmatch(member) and is_opaque(data, low, low, high):
+        elif not _HARMLESS_MEMBER.fullmatch(member) and is_secret(data, low, low, high):
             yield low, high
 
 
@@ -59,6 +61,12 @@ def _cookie_values(data: bytes, start: int, stop: int) -> Iterator[tuple[int, in
             member = data[low:high].rstrip(b"\\")
         elif member == b"value" and is_actual_value(data, low, low, high):
             yield low, high
+
+
+def _is_cookie(data: bytes, lead: int, start: int, stop: int) -> bool:
+    """Return whether a string is a Cookie or Set-Cookie header, or looks like a key."""
+    text = data[start:stop]
+    return (b"=" in text and PREFIX not in text) or is_opaque(data, lead, start, stop)
 
 
 def _strings(data: bytes, start: int, stop: int) -> Iterator[tuple[int, int, bool]]:
@@ -112,6 +120,8 @@ def _accept_any(_data: bytes, _lead: int, _start: int, _stop: int) -> bool:
     return True
 
 
+_LISTED_NAMES = tuple(name for name in BARE_NAMES if not name.endswith("cookie"))
+
 CONTAINERS = (
     SecretRule(
         kind="J",
@@ -143,7 +153,7 @@ CONTAINERS = (
     SecretRule(
         kind="J",
         lead=(
-            Word((*BARE_NAMES, "secrets", "auth", "credential", "credentials"), nocase=True),
+            Word((*_LISTED_NAMES, "secrets", "auth", "credential", "credentials"), nocase=True),
             *QUOTE,
             *ASSIGNMENT,
             Repeat("[\\[{]", 1, 1),
@@ -151,6 +161,13 @@ CONTAINERS = (
         end=_container_end,
         is_real=_accept_any,
         find_inner=_secret_values,
+    ),
+    SecretRule(
+        kind="C",
+        lead=(Word(("cookie", "set-cookie"), nocase=True), *QUOTE, *ASSIGNMENT, Repeat("[\\[{]", 1, 1)),
+        end=_container_end,
+        is_real=_accept_any,
+        find_inner=partial(_secret_values, is_secret=_is_cookie),
     ),
     SecretRule(
         kind="C",

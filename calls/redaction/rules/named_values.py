@@ -8,33 +8,39 @@ import re
 from functools import cache
 
 from calls.redaction.rules.listed_values import CONTAINERS
-from calls.redaction.rules.option_values import COOKIES, OPTIONS, PARAMETERS
+from calls.redaction.rules.option_values import COOKIES, OPTIONS, PARAMETERS, is_own_variable
 from calls.redaction.rules.packed_values import PACKED
 from calls.redaction.rules.patterns import Either, Part, Repeat, Word, beginnings_expression, full_expression
 from calls.redaction.rules.secret_names import BARE_NAMES, LIKELY_NAMES, SECRET_NAMES
 from calls.redaction.rules.secret_rule import (
     LOOKBEHIND,
+    TOKEN_LIKE,
     End,
     SecretRule,
     is_actual_value,
     is_assigned,
     is_opaque,
+    is_token_like,
     quoted_end,
     reject_replaced,
 )
 from calls.redaction.rules.value_syntax import (
     ARROW,
     ASSIGNMENT,
+    BRACKETED,
+    CDATA,
     ELEMENT,
     ELEMENT_WITH_ATTRIBUTES,
     FORM_PART,
     GAP,
     LITERAL,
     MARKDOWN,
+    MAYBE_QUOTE,
     NEXT_ITEM,
     PAIR,
     PROSE,
     QUOTE,
+    QUOTED_IN_URL,
     is_in_query,
     named_end,
 )
@@ -47,6 +53,10 @@ def _is_named_value(data: bytes, lead: int, start: int, stop: int) -> bool:
     """
     if data.startswith(b"-----BEGIN ", start) and data[start - 1] not in b"\"'":
         return False
+    if data.endswith(b"<![CDATA[", 0, start):
+        return _OPENED.search(data, max(0, lead - LOOKBEHIND), lead) is not None and is_actual_value(
+            data, lead, start, stop
+        )
     if data[start - 1 : start] == b">" and data[start - 2 : start - 1] not in b"=-":
         return _is_element_text(data, lead, start, stop) and is_actual_value(data, lead, start, stop)
     stars = _STARS.search(data, lead, start)
@@ -70,18 +80,34 @@ def _is_marked(data: bytes, lead: int, stop: int, stars: bytes) -> bool:
 
 def _is_likely_value(data: bytes, lead: int, start: int, stop: int) -> bool:
     """Return whether the value of a member, field or element with an ambiguous name looks like a token."""
-    if _TOKEN_LIKE.fullmatch(data, start, stop) is None:
+    if TOKEN_LIKE.fullmatch(data, start, stop) is None:
         return False
     if data[start - 1 : start] == b">":
         return _is_element_text(data, lead, start, stop)
     return _QUOTED_NAME.search(data, lead, start) is not None
 
 
+def _is_value_of_variable(data: bytes, lead: int, start: int, stop: int) -> bool:
+    """Return whether a value is secret: right after `=`, as in a shell, if it has a digit; in quotes only if it looks like a token."""
+    is_real = is_assigned if data[start - 1 : start] == b"=" else is_token_like
+    return is_real(data, lead, start, stop)
+
+
+def _is_value_of_secret(data: bytes, lead: int, start: int, stop: int) -> bool:
+    """Return whether the value of a member whose name ends with `secret` looks like a token, or that of SecretString is a text.
+
+    Where that is JSON, its members are searched, and the client can still parse it in a replay.
+    """
+    if _SECRET_STRING.match(data, lead):
+        return data[start : start + 1] not in (b"{", b"[") and is_actual_value(data, lead, start, stop)
+    return is_token_like(data, lead, start, stop)
+
+
+_SECRET_STRING = re.compile(rb"(?i)secretstring")
 _QUOTED_NAME = re.compile(
     rb"[\"'](?:\s*(?:[:=]|=>|:=)\s*\\*[\"']|\r\n\r\n|[^{}<>\[\]]*(?i:value|val)\\*[\"']?\s*[:=]\s*\\*[\"'])\Z"
 )
 _LISTED = re.compile(rb"[\"']\s*,\s*\\*[\"']\Z")
-_TOKEN_LIKE = re.compile(rb"(?=[^0-9]*[0-9])(?=[^A-Za-z]*[A-Za-z])(?!\d{4}-\d\d-\d\d)[A-Za-z0-9._~+/=-]{16,}")
 
 
 @reject_replaced
@@ -111,8 +137,11 @@ def _rule_for_names(names: tuple[str, ...], *, bounded: bool) -> SecretRule:
         PROSE,
         LITERAL,
         FORM_PART,
+        CDATA,
         ELEMENT,
         ELEMENT_WITH_ATTRIBUTES,
+        BRACKETED,
+        QUOTED_IN_URL,
     )
     return SecretRule(
         kind="J",
@@ -201,14 +230,45 @@ NAMED: tuple[SecretRule, ...] = (
         lead=(
             Word(
                 (
-                    *("ACCESS_KEY=", "SECRET=", "TOKEN=", "_KEY=", "_PASS=", "_PWD=", "_AUTH=", "_CREDENTIALS="),
+                    *("ACCESS_KEY=", "_KEY=", "_PASS=", "_PWD=", "_AUTH=", "_CREDENTIALS="),
                     *("AccountKey=", "SharedAccessKey="),
                 )
             ),
+            *MAYBE_QUOTE,
         ),
         end=named_end,
-        is_real=is_assigned,
+        is_real=_is_value_of_variable,
         is_bounded=False,
+    ),
+    SecretRule(
+        kind="J",  # in YAML too
+        lead=(Word(("SECRET", "TOKEN")), *ASSIGNMENT, *MAYBE_QUOTE),
+        end=named_end,
+        is_real=_is_value_of_variable,
+        is_bounded=False,
+    ),
+    SecretRule(
+        kind="J",
+        # `token=…` without quotes is one of the parameters.
+        lead=(
+            Word(("token", "jwt"), nocase=True),
+            Either(((GAP, Word((":",)), GAP, *MAYBE_QUOTE), (*ASSIGNMENT, *QUOTE), (GAP, Word(("= ",)), GAP))),
+        ),
+        end=named_end,
+        is_real=is_own_variable,
+    ),
+    SecretRule(
+        kind="J",  # "jwt_secret": "…", "stripeSecret": "…", and SecretString of AWS Secrets Manager
+        lead=(Word(("secret", "secretstring"), nocase=True), *QUOTE, *ASSIGNMENT, *QUOTE),
+        end=named_end,
+        is_real=_is_value_of_secret,
+        is_bounded=False,
+    ),
+    SecretRule(
+        kind="J",  # .netrc
+        lead=(Word(("login ",)), Repeat("[^\\s\"'\\\\]", 1, 64), Repeat("[ ]", 1, 4), Word(("password ",))),
+        end=named_end,
+        is_real=is_actual_value,
     ),
     _IDENTIFIED_BY,
     _VALUE_BEFORE_NAME,

@@ -12,6 +12,7 @@ from calls.redaction.rules.secret_rule import (
     is_actual_value,
     is_assigned,
     is_long,
+    is_token_like,
     reject_replaced,
 )
 from calls.redaction.rules.value_syntax import MAYBE_QUOTE, VALUE, is_in_query, named_end, word_end
@@ -59,8 +60,22 @@ def _parameter_rule(names: tuple[str, ...], is_real: Real) -> SecretRule:
         kind="Q",
         lead=(Word(names, nocase=True), Word(("=",))),
         end=VALUE,
-        is_real=lambda data, lead, start, stop: is_in_query(data, lead) and is_real(data, lead, start, stop),
+        is_real=lambda data, lead, start, stop: (
+            is_real(data, lead, start, stop)
+            if is_in_query(data, lead)
+            else _VARIABLE.search(data, lead, start) is not None and is_own_variable(data, lead, start, stop)
+        ),
     )
+
+
+_VARIABLE = re.compile(rb"(?i:token|jwt)=\Z")
+_BEFORE_VARIABLE = (b"", *(bytes([char]) for char in b" \t\r\n\"'{(,[:"))
+"""What may be before the name of a variable; nothing where the text begins."""
+
+
+def is_own_variable(data: bytes, lead: int, start: int, stop: int) -> bool:
+    """Return whether the name is a whole variable, as in YAML, TOML, logs and code, and its value looks like a token."""
+    return data[lead - 1 : lead] in _BEFORE_VARIABLE and is_token_like(data, lead, start, stop)
 
 
 PARAMETERS = (

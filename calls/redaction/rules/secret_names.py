@@ -48,7 +48,10 @@ SECRET_NAMES: Final = (
 )
 """Names with secret values, also at the end of a longer name: `openai_api_key`, `userPassword`."""
 
-BARE_NAMES: Final = ("secret", "pwd", "id~token", "authorization", "proxy-authorization", "cookie", "set-cookie")
+BARE_NAMES: Final = (
+    *("secret", "pwd", "id~token", "authorization", "proxy-authorization", "cookie", "set-cookie"),
+    *("http~authorization", "http~cookie", "jsessionid", "csrf~token", "oauth~token", "device~code", "code~verifier"),
+)
 """Names with secret values only if they are the whole name."""
 
 LIKELY_NAMES: Final = ("token", "auth", "pass", "credential", "credentials", "jwt")

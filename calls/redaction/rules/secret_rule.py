@@ -53,7 +53,7 @@ LOOKBEHIND = 64
 
 # A word may start right after an escape of JSON or of a URL, even though the escape's last character is a letter; after
 # a terminal colour; or after the length that precedes a string in MessagePack, CBOR and Protocol Buffers.
-ESCAPE: Final = r"\\[bfnrt]|\\u[0-9A-Fa-f]{4}|%[0-9A-Fa-f]{2}|\[[0-9;]{0,12}m|[\x12\x1a\xc4\xd9][ -~]|[\xda\xc5][\x00-\xff][ -~]|x\w"
+ESCAPE: Final = r"\\[bfnrt]|\\u[0-9A-Fa-f]{4}|%(?:25){0,2}[0-9A-Fa-f]{2}|\[[0-9;]{0,12}m|[\x12\x1a\xc4\xd9][ -~]|[\xda\xc5][\x00-\xff][ -~]|x\w"
 """Matches text that ends with a letter which is not part of the following word, as an expression for `re` and RE2."""
 
 
@@ -128,6 +128,15 @@ def is_opaque(data: bytes, lead: int, start: int, stop: int) -> bool:
     ):
         return False
     return not (_NAME.fullmatch(data, start, stop) or _DATE.match(data, start, stop)) and b"://" not in data[start:stop]
+
+
+TOKEN_LIKE: Final = re.compile(rb"(?=[^0-9]*[0-9])(?=[^A-Za-z]*[A-Za-z])(?!\d{4}-\d\d-\d\d)[A-Za-z0-9._~+/=-]{16,}")
+
+
+@reject_replaced
+def is_token_like(data: bytes, _lead: int, start: int, stop: int) -> bool:
+    """Return whether a value has the letters and digits of a token, and its length, and is no name such as `db-credentials-1`."""
+    return TOKEN_LIKE.fullmatch(data, start, stop) is not None and not _NAME.fullmatch(data, start, stop)
 
 
 # -- where a secret ends

@@ -36,7 +36,8 @@ RUNS: Final = rf"{START}(?:(?:{GROUP}){{{TEXT}}}|[{CHARS}]{{{LONG}}})"
 # Letters, digits and their separators. Quotes, backslashes and white space are not decoded, because they would change the
 # structure, nor `&`, `?`, `#` and `;` in a URL, which separate only if they are not escaped.
 _IN_JSON = r"\\{1,8}u00(?:2[0b-fB-F]|3[0-9aAdD]|40|[46][1-9a-fA-F]|5[0-9aAfF]|7[0-9aAeE])"
-_IN_URL = r"%(?:2[bBdDeEfF]|3[0-9aAdD]|40|[46][1-9a-fA-F]|5[0-9aAfF]|7[0-9aAeE])"
+# A URL in a URL in a URL is encoded up to three times: `%252D`.
+_IN_URL = r"%(?:25){0,2}(?:2[bBdDeEfF]|3[0-9aAdD]|40|[46][1-9a-fA-F]|5[0-9aAfF]|7[0-9aAeE])"
 ESCAPE: Final = f"{_IN_JSON}|{_IN_URL}"
 """An escape that is decoded."""
 
@@ -57,7 +58,7 @@ IN_WHOLE: Final = f"{ESCAPE}|{_BEGINNINGS}"
 PIECE_ENDS: Final = frozenset(_ALPHABET + b"-_%\\")
 """The last bytes of pieces that may begin text which has to be decoded."""
 
-ESCAPE_BEGINNING: Final = r"(?:\\{1,8}(?:u(?:0(?:0[2-7]?)?)?)?|%[2-7]?)"
+ESCAPE_BEGINNING: Final = r"(?:\\{1,8}(?:u(?:0(?:0[2-7]?)?)?)?|%(?:25){0,2}[2-7]?)"
 """The beginning of an escape that is decoded, at the end of a piece."""
 
 IN_SPELLED_TEXT: Final = f"{ESCAPE}|{TEXT_RUN}"

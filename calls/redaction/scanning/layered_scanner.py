@@ -23,7 +23,7 @@ MAX_DEPTH: Final = 3
 _MAX_FEED: Final = 64 << 10
 """The number of bytes that are searched at once: each secret may copy them."""
 
-_escape_beginning = re.compile(rb"(?:\\{1,8}(?:u(?:0(?:0[2-7]?)?)?)?|%[2-7]?)\Z").search
+_escape_beginning = re.compile(rb"(?:\\{1,8}(?:u(?:0(?:0[2-7]?)?)?)?|%(?:25){0,2}[2-7]?)\Z").search
 _LONGEST_ESCAPE = 13
 _PERCENT: Final = 0x25
 _escape = compile_expression(ESCAPE)

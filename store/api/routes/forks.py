@@ -8,6 +8,7 @@ from fastapi import APIRouter, Response
 from pydantic import BaseModel, ConfigDict, Field, StringConstraints
 
 from calls.events import ReplayReported
+from calls.redaction.call import clean_member
 from calls.side_effects import BadRule, parse_side_effects
 from store.api.answers import JsonResponse
 from store.api.deferred_route import DeferredRoute
@@ -67,7 +68,7 @@ async def post_fork(deps: TheDeps, run: RunId, fork_request: ForkRequest) -> Res
     if await deps.runs.get(name, deps.now()) is not None or await deps.runs.replay(name) is not None:
         raise Problem(409, "run_exists", f"a run or replay {name} already exists: choose another id, or omit it")
     await check_edits(deps, newest_generation(run, parent), report["requested"], name)
-    labels = {deps.clean(label): deps.clean(value) for label, value in fork_request.labels.items()}
+    labels = {deps.clean(label): clean_member(label, value, deps.clean) for label, value in fork_request.labels.items()}
     await deps.runs.put(name, deps.now(), labels=labels, parent=run, forked_at=at)
     await deps.writer.write_batch((), replays=[ReplayReported(name, json.dumps(report).encode())])
     if deps.run_modes is not None:

@@ -15,6 +15,7 @@ from pydantic import BaseModel, ConfigDict, Field, StringConstraints
 from calls.comparison.envelope import EnvelopeBuilder
 from calls.events import Gap
 from calls.model import Exchange
+from calls.redaction.call import clean_member
 from store.api.answers import JsonResponse, page_response
 from store.api.content import readable_pages, require_bodies
 from store.api.deferred_route import DeferredRoute
@@ -287,7 +288,7 @@ async def _switch_mode(deps: Deps, run: str, mode: Mode | None) -> None:
 
 def _redact_labels[Value: (str, str | None)](deps: Deps, labels: Mapping[str, Value]) -> dict[str, Value]:
     """Redact secrets that a client may have put into labels."""
-    return {deps.clean(label): value and deps.clean(value) for label, value in labels.items()}
+    return {deps.clean(label): value and clean_member(label, value, deps.clean) for label, value in labels.items()}
 
 
 def _with_mode(deps: Deps, run: Shape) -> Shape:

@@ -2,7 +2,7 @@ import pytest
 from msgspec.structs import replace
 
 from calls.model import Call, Json, ToolCall
-from calls.redaction.call import clean_call
+from calls.redaction.call import clean_call, clean_member
 from calls.redaction.redactor import Redactor
 from tests.calls.secrets import KEY, TOKENS
 
@@ -41,3 +41,10 @@ def test_what_holds_no_secret_is_the_same_call() -> None:
 def test_the_same_call_always_gives_the_same() -> None:
     one = clean_call(call(f"a {TOKENS[0]}"), CLEAN)
     assert clean_call(one, CLEAN) == one
+
+
+def test_a_value_with_a_name_is_redacted_by_the_name_too() -> None:
+    assert clean_member("password", "hunter2hunter2", CLEAN) == CLEAN('{"password":"hunter2hunter2"}')[13:-2]
+    assert "hunter2" not in clean_member("db_password", "hunter2hunter2", CLEAN)
+    for name, value in (("branch", "main"), ("password", ""), ("a", 'b"c'), ('"', "x"), ("a", "\\")):
+        assert clean_member(name, value, CLEAN) == value

@@ -82,3 +82,61 @@ def test_a_response_header_named_like_a_member_is_secret(name: str) -> None:
 )
 def test_other_response_headers_stay(name: str) -> None:
     assert REDACTOR.redact_response_headers(((name, "some value"),)) == (((name, "some value"),), 0)
+
+
+KEY_LIKE = "aB3dE6gH9jK2mN5pQ8rS"
+
+FOUND = (
+    'export NPM_TOKEN="%s"\n',
+    "MY_SECRET: %s\n",
+    "user:\n  token: %s\n",
+    "[auth]\ntoken = '%s'\n",
+    "level=info token=%s n=1",
+    '{"jwtSecret": "%s"}',
+    '{"SecretString": "%s"}',
+    '{"SecretString": "{\\"api_key\\": \\"%s\\"}"}',
+    "user[password]=%s&a=1",
+    "q=a%%253Fapi_key%%253D%s",
+    "variables=%%7B%%22password%%22%%3A%%22%s%%22%%7D",
+    "<a><password><![CDATA[%s]]></password></a>",
+    "machine h.example login me password %s",
+    "{'HTTP_COOKIE': 's=%s'}",
+    '{"set-cookie": ["a=%s; Path=/", "b=2"]}',
+    '{"cookie": {"sid": "%s", "domain": "a.example"}}',
+    "Incorrect API key provided: %s.",
+)
+
+
+@pytest.mark.parametrize("form", FOUND)
+def test_a_value_that_looks_like_a_token_is_found_in_each_syntax(form: str) -> None:
+    data = (form % KEY_LIKE).encode()
+    new = redact(data)
+    assert KEY_LIKE.encode() not in new
+    assert len(new) == len(data)
+    assert redact(new) == new
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "SEP_TOKEN = '<|end_of_text_128001|>'",
+        'PAD_TOKEN: "tokenizer pad 0"',
+        "next-token=aB3dE6gH9jK2mN5pQ8rS",
+        '{"nextPageToken": "aB3dE6gH9jK2mN5pQ8rS"}',
+        '{"kubernetesSecret": "db-credentials-1"}',
+        '{"SecretString": "{\\"user\\": \\"me\\", \\"port\\": 5432}"}',
+        "filter[name]=aB3dE6gH9jK2mN5pQ8rS",
+        "<a><name><![CDATA[aB3dE6gH9jK2mN5pQ8rS]]></name></a>",
+        "Login me password reset",
+        '{"cookies": ["chocolate", "ginger"]}',
+        "100%25 of it, %2541 and a%252Fb",
+    ],
+)
+def test_what_only_resembles_such_a_syntax_stays(text: str) -> None:
+    assert redact(text.encode()) == text.encode()
+
+
+def test_what_follows_a_secret_in_the_json_of_a_query_stays() -> None:
+    new = redact(b"variables=%7B%22token%22%3A1%2C%22password%22%3A%22hunter2hunter2%22%2C%22id%22%3A5%7D&c=2")
+    assert new.startswith(b"variables=%7B%22token%22%3A1%2C%22password%22%3A%22PLAYHEAD_")
+    assert new.endswith(b"%22%2C%22id%22%3A5%7D&c=2")
