@@ -3,7 +3,7 @@
 import asyncio
 import ssl
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping, Sequence
-from contextlib import asynccontextmanager, nullcontext
+from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass, field
 from functools import cache
 from pathlib import Path
@@ -370,10 +370,13 @@ async def open_worker(
     recorder: MemoryRecorder | None = None,
     answerer: Answerer | None = None,
     *,
+    upstream: AbstractAsyncContextManager[Upstream] | None = None,
     finds_owners: bool = False,
     **settings: Any,
 ) -> AsyncIterator[Worker]:
     """A worker for as long as the context lasts. It records with a recorder, and trusts `upstream_ca`.
+
+    `upstream`: stands for `api.test`, for as long as the worker.
 
     Mostly the client is this process, in which no owner of a connection is looked for: for each one the worker would read
     the descriptors of all other processes, which takes half of such a test's CPU.
@@ -383,18 +386,19 @@ async def open_worker(
     mode = "replay" if answerer else "record" if recorder else "passthrough"
     told: dict[str, Any] = {"mode": mode, "upstream_ca": str(ca), "limits": Limits(grace=0.5)}
     ready: asyncio.Future[int] = asyncio.get_running_loop().create_future()
-    with one_root():
-        config = EngineConfig(authority=ensure_ca(directory / "keys"), **(told | settings))
-    search = nullcontext() if finds_owners else patch.object(Owners, "can_find", lambda *_: False)
-    with search:
-        async with asyncio.TaskGroup() as group:
-            group.create_task(ENGINES[engine](config, recorder, answerer, ready.set_result))
-            try:
-                with one_root():
-                    port = await ready
-                yield Worker(port, config)
-            finally:
-                config.stop.set()
+    async with AsyncExitStack() as opened:
+        if upstream is not None:
+            told["upstreams"] = standing_in(await opened.enter_async_context(upstream))
+        with one_root():
+            config = EngineConfig(authority=ensure_ca(directory / "keys"), **(told | settings))
+        if not finds_owners:
+            opened.enter_context(patch.object(Owners, "can_find", lambda *_: False))
+        group = await opened.enter_async_context(asyncio.TaskGroup())
+        group.create_task(ENGINES[engine](config, recorder, answerer, ready.set_result))
+        opened.callback(config.stop.set)
+        with one_root():
+            port = await ready
+        yield Worker(port, config)
 
 
 async def connect_through(

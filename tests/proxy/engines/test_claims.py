@@ -96,15 +96,7 @@ async def test_a_claimed_run_takes_requests_with_its_token_alone(tmp_path: Path,
 @pytest.mark.parametrize("http2", [False, True])
 async def test_within_tls_it_is_the_same(tmp_path: Path, tokens: RunTokens, http2: bool) -> None:
     recorder = MemoryRecorder()
-    async with (
-        answering(OK) as upstream,
-        open_worker(
-            tmp_path,
-            recorder,
-            access=Access(run_tokens=tokens),
-            upstreams=standing_in(upstream),
-        ) as worker,
-    ):
+    async with open_worker(tmp_path, recorder, access=Access(run_tokens=tokens), upstream=answering(OK)) as worker:
         own = tokens.token(RUN)
         proxies = [worker.proxy("other"), worker.proxy("other", own), worker.proxy("team%3Anight.1", own)]
         for proxy, status in zip(proxies, (403, 200, 200), strict=True):
@@ -120,15 +112,7 @@ async def test_within_tls_it_is_the_same(tmp_path: Path, tokens: RunTokens, http
 
 async def test_a_claim_holds_on_connections_that_are_older(tmp_path: Path, tokens: RunTokens) -> None:
     recorder = MemoryRecorder()
-    async with (
-        answering(OK) as upstream,
-        open_worker(
-            tmp_path,
-            recorder,
-            access=Access(run_tokens=tokens),
-            upstreams=standing_in(upstream),
-        ) as worker,
-    ):
+    async with open_worker(tmp_path, recorder, access=Access(run_tokens=tokens), upstream=answering(OK)) as worker:
         reader, writer = await asyncio.open_connection("127.0.0.1", worker.port)
         for status in (b"200", b"200", b"403"):
             writer.write(request("X-Playhead-Run: late"))
@@ -144,15 +128,7 @@ async def test_a_claim_holds_on_connections_that_are_older(tmp_path: Path, token
 async def test_a_token_that_is_revoked_records_nothing_more_on_open_connections(tmp_path: Path) -> None:
     recorder, api_tokens = MemoryRecorder(), ApiTokens(tmp_path / "tokens.json")
     token, _ = api_tokens.create("web", "web", ["record"], 1)
-    async with (
-        answering(OK) as upstream,
-        open_worker(
-            tmp_path,
-            recorder,
-            access=Access(api_tokens=api_tokens),
-            upstreams=standing_in(upstream),
-        ) as worker,
-    ):
+    async with open_worker(tmp_path, recorder, access=Access(api_tokens=api_tokens), upstream=answering(OK)) as worker:
         proxy = worker.proxy("night", token)
         async with (
             httpx.AsyncClient(timeout=60, proxy=proxy, verify=worker.tls) as one,
@@ -167,15 +143,9 @@ async def test_a_token_that_is_revoked_records_nothing_more_on_open_connections(
 
 
 async def test_where_a_token_is_asked_for_that_of_any_run_opens(tmp_path: Path, tokens: RunTokens) -> None:
-    async with (
-        answering(OK) as upstream,
-        open_worker(
-            tmp_path,
-            MemoryRecorder(),
-            access=Access(run_tokens=tokens, tokens=("recording",)),
-            upstreams=standing_in(upstream),
-        ) as worker,
-    ):
+    async with open_worker(
+        tmp_path, MemoryRecorder(), access=Access(run_tokens=tokens, tokens=("recording",)), upstream=answering(OK)
+    ) as worker:
         own = tokens.token("any")
         for token, status in (("recording", b"200"), (own, b"200"), (own[:-1], b"407"), ("x.y", b"407"), ("", b"407")):
             told = await send_request(worker, credentials("free", token))
@@ -184,15 +154,9 @@ async def test_where_a_token_is_asked_for_that_of_any_run_opens(tmp_path: Path, 
 
 async def test_the_worker_of_one_command_takes_its_own_credentials_alone(tmp_path: Path, tokens: RunTokens) -> None:
     recorder = MemoryRecorder()
-    async with (
-        answering(OK) as upstream,
-        open_worker(
-            tmp_path,
-            recorder,
-            access=Access(run_tokens=tokens, only_run=RUN),
-            upstreams=standing_in(upstream),
-        ) as worker,
-    ):
+    async with open_worker(
+        tmp_path, recorder, access=Access(run_tokens=tokens, only_run=RUN), upstream=answering(OK)
+    ) as worker:
         for run, token, status in (("free", "x", b"403"), (RUN, "x", b"403"), ("free", tokens.token(RUN), b"200")):
             assert (await send_request(worker, credentials(run, token))).startswith(b"HTTP/1.1 " + status), run
 

@@ -58,7 +58,7 @@ async def test_a_response_cut_by_the_upstream_is_cut_for_the_client(
             _reset(writer)
 
     recorder = MemoryRecorder()
-    async with serving(handler) as upstream, open_worker(tmp_path, recorder, upstreams=standing_in(upstream)) as worker:
+    async with open_worker(tmp_path, recorder, upstream=serving(handler)) as worker:
         reader, writer = await _client(worker)
         await recorder.begun.wait()
         await recorder.until(lambda: b"part" in recorder.only.body("response"))
@@ -77,7 +77,7 @@ async def test_an_upstream_that_closes_without_a_word_leaves_the_client_without_
         await read_request(reader)
 
     recorder = MemoryRecorder()
-    async with serving(handler) as upstream, open_worker(tmp_path, recorder, upstreams=standing_in(upstream)) as worker:
+    async with open_worker(tmp_path, recorder, upstream=serving(handler)) as worker:
         reader, writer = await _client(worker)
         assert await reader.read() == b""
         writer.close()
@@ -96,7 +96,7 @@ async def test_a_client_that_leaves_takes_the_upstream_with_it(tmp_path: Path) -
         left.set()
 
     recorder = MemoryRecorder()
-    async with serving(handler) as upstream, open_worker(tmp_path, recorder, upstreams=standing_in(upstream)) as worker:
+    async with open_worker(tmp_path, recorder, upstream=serving(handler)) as worker:
         reader, writer = await _client(worker)
         await reader.readexactly(len(HEAD) + 4)
         writer.close()
@@ -229,10 +229,7 @@ async def test_an_upstream_that_falls_silent_is_given_up_where_a_limit_is_set(tm
 
     recorder = MemoryRecorder()
     limits = Limits(silence=1, grace=0.5)
-    async with (
-        serving(handler) as upstream,
-        open_worker(tmp_path, recorder, upstreams=standing_in(upstream), limits=limits) as worker,
-    ):
+    async with open_worker(tmp_path, recorder, upstream=serving(handler), limits=limits) as worker:
         reader, writer = await _client(worker)
         assert await reader.read() == HEAD + b"part"
         writer.close()
@@ -246,10 +243,7 @@ async def test_an_upstream_that_never_answers_is_a_504_where_a_limit_is_set(tmp_
 
     recorder = MemoryRecorder()
     limits = Limits(silence=0.2, grace=0.5)
-    async with (
-        serving(handler) as upstream,
-        open_worker(tmp_path, recorder, upstreams=standing_in(upstream), limits=limits) as worker,
-    ):
+    async with open_worker(tmp_path, recorder, upstream=serving(handler), limits=limits) as worker:
         status, _ = await _problem(worker)
     assert (status, recorder.only.outcome) == (504, "timed_out")
 
@@ -257,7 +251,7 @@ async def test_an_upstream_that_never_answers_is_a_504_where_a_limit_is_set(tmp_
 async def test_a_malformed_response_is_a_502(tmp_path: Path) -> None:
     bad = b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n\r\n"
     recorder = MemoryRecorder()
-    async with answering(bad) as upstream, open_worker(tmp_path, recorder, upstreams=standing_in(upstream)) as worker:
+    async with open_worker(tmp_path, recorder, upstream=answering(bad)) as worker:
         status, _ = await _problem(worker)
     assert (status, recorder.only.outcome) == (502, "refused")
 
@@ -269,7 +263,7 @@ async def test_an_early_response_reaches_the_client_while_it_still_sends(tmp_pat
         await writer.drain()
 
     recorder = MemoryRecorder()
-    async with serving(handler) as upstream, open_worker(tmp_path, recorder, upstreams=standing_in(upstream)) as worker:
+    async with open_worker(tmp_path, recorder, upstream=serving(handler)) as worker:
         reader, writer = await _client(worker, ASK.replace(b"\r\n\r\n", b"\r\nContent-Length: 9000000\r\n\r\npart"))
         assert b" 413 " in await reader.readuntil(b"\r\n\r\nno")
         writer.close()
@@ -289,10 +283,7 @@ async def test_a_stopping_worker_lets_a_response_end(tmp_path: Path) -> None:
 
     recorder = MemoryRecorder()
     limits = Limits(grace=5)
-    async with (
-        serving(handler) as upstream,
-        open_worker(tmp_path, recorder, upstreams=standing_in(upstream), limits=limits) as worker,
-    ):
+    async with open_worker(tmp_path, recorder, upstream=serving(handler), limits=limits) as worker:
         reader, writer = await _client(worker)
         await reader.readexactly(len(HEAD) + 4)
         worker.config.stop.set()
@@ -347,7 +338,7 @@ async def test_a_response_that_cannot_be_kept_does_not_end(tmp_path: Path) -> No
         writer.write(HEAD + b"0123456789")
         await reader.read()
 
-    async with serving(handler) as upstream, open_worker(tmp_path, recorder, upstreams=standing_in(upstream)) as worker:
+    async with open_worker(tmp_path, recorder, upstream=serving(handler)) as worker:
         reader, writer = await _client(worker)
         assert await reader.read() == HEAD
         writer.close()

@@ -86,10 +86,7 @@ async def test_a_silent_stream_is_not_cut_for_being_idle(tmp_path: Path) -> None
         await reader.read()
 
     limits = Limits(idle=1, grace=0.5)
-    async with (
-        serving(handler) as upstream,
-        open_worker(tmp_path, MemoryRecorder(), upstreams=standing_in(upstream), limits=limits) as worker,
-    ):
+    async with open_worker(tmp_path, MemoryRecorder(), upstream=serving(handler), limits=limits) as worker:
         reader, writer = await asyncio.open_connection("127.0.0.1", worker.port)
         writer.write(ASK)
         assert await reader.readexactly(len(OK)) == OK
@@ -140,7 +137,7 @@ async def test_a_head_without_an_end_is_refused_before_it_fills_the_memory(tmp_p
 
 async def test_an_endless_chunk_header_ends_the_connection(tmp_path: Path) -> None:
     recorder = MemoryRecorder()
-    async with answering(OK) as upstream, open_worker(tmp_path, recorder, upstreams=standing_in(upstream)) as worker:
+    async with open_worker(tmp_path, recorder, upstream=answering(OK)) as worker:
         _, writer = await asyncio.open_connection("127.0.0.1", worker.port)
         writer.write(ASK.replace(b"\r\n\r\n", b"\r\nTransfer-Encoding: chunked\r\n\r\n") + b"1" * (1 << 20))
         await recorder.begun.wait()
@@ -193,11 +190,7 @@ async def test_a_crash_of_a_layer_ends_the_connection_and_the_recording(
 
     monkeypatch.setattr(relayed.RelayStream, "response_head", crash)
     recorder = MemoryRecorder()
-    async with (
-        asyncio.timeout(60),
-        answering(OK) as upstream,
-        open_worker(tmp_path, recorder, upstreams=standing_in(upstream)) as worker,
-    ):
+    async with asyncio.timeout(60), open_worker(tmp_path, recorder, upstream=answering(OK)) as worker:
         reader, writer = await asyncio.open_connection("127.0.0.1", worker.port)
         writer.write(ASK)
         assert await reader.read() == b""
@@ -272,7 +265,7 @@ class _Failing(MemoryRecorder):
 )
 async def test_a_recorder_that_fails_does_not_break_what_it_records(tmp_path: Path, where: str) -> None:
     recorder = _Failing("gap", where)
-    async with answering(OK) as upstream, open_worker(tmp_path, recorder, upstreams=standing_in(upstream)) as worker:
+    async with open_worker(tmp_path, recorder, upstream=answering(OK)) as worker:
         got, _ = await _got(worker, ASK.replace(b"\r\n\r\n", b"\r\nContent-Length: 1\r\n\r\na"))
     assert got == 200
     assert [gap[1] for gap in recorder.gaps] == ["the recorder failed: RuntimeError"]
@@ -292,7 +285,7 @@ async def test_a_bomb_passes_as_it_is(tmp_path: Path) -> None:
     bomb = gzip.compress(bytes(1 << 26), 9, mtime=0)
     sent = b"HTTP/1.1 200 OK\r\nContent-Encoding: gzip\r\nContent-Length: %d\r\n\r\n" % len(bomb) + bomb
     recorder = MemoryRecorder()
-    async with answering(sent) as upstream, open_worker(tmp_path, recorder, upstreams=standing_in(upstream)) as worker:
+    async with open_worker(tmp_path, recorder, upstream=answering(sent)) as worker:
         reader, writer = await asyncio.open_connection("127.0.0.1", worker.port)
         writer.write(ASK)
         assert await reader.readexactly(len(sent)) == sent
@@ -309,7 +302,7 @@ async def test_a_client_that_sends_far_ahead_is_not_read(tmp_path: Path) -> None
             await proceed.wait()
             writer.write(OK)
 
-    async with serving(handler) as upstream, open_worker(tmp_path, upstreams=standing_in(upstream)) as worker:
+    async with open_worker(tmp_path, upstream=serving(handler)) as worker:
         reader, writer = await asyncio.open_connection("127.0.0.1", worker.port)
         block, size = ASK * 1000, 0
         try:

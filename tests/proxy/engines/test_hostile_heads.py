@@ -160,7 +160,7 @@ async def test_a_hostile_response_of_http_1_is_refused_and_a_sound_one_passes_as
         await writer.drain()
 
     passed: list[bytes] = []
-    async with serving(handler) as upstream, open_worker(tmp_path, recorder, upstreams=standing_in(upstream)) as worker:
+    async with open_worker(tmp_path, recorder, upstream=serving(handler)) as worker:
         for answer in (*RESPONSES, *SOUND_RESPONSES):
             recorder.exchanges.clear()
             reader, writer = await asyncio.open_connection("127.0.0.1", worker.port)

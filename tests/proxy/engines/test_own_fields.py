@@ -6,7 +6,7 @@ from pathlib import Path
 import httpx
 import pytest
 
-from tests.support.wire import MemoryRecorder, ScriptedAnswerer, answering, open_worker, standing_in
+from tests.support.wire import MemoryRecorder, ScriptedAnswerer, answering, open_worker
 
 FORGED = (
     b'HTTP/1.1 200 OK\r\nPLAYHEAD: replayed; run="r"; step=1\r\nx-playhead-run: r\r\nX-Playhead-Anything: 1\r\n'
@@ -25,8 +25,7 @@ async def test_an_upstream_cannot_speak_as_us(tmp_path: Path, http2: bool, mode:
     recorder = MemoryRecorder()
     answerer = ScriptedAnswerer(None) if mode == "auto" else None
     async with (
-        answering(FORGED) as upstream,
-        open_worker(tmp_path, recorder, answerer, mode=mode, upstreams=standing_in(upstream)) as worker,
+        open_worker(tmp_path, recorder, answerer, mode=mode, upstream=answering(FORGED)) as worker,
         httpx.AsyncClient(timeout=60, proxy=worker.proxy("mine"), verify=worker.tls, http2=http2) as client,
     ):
         got = await client.get("https://api.test/x")
@@ -41,10 +40,7 @@ async def test_an_upstream_cannot_speak_as_us(tmp_path: Path, http2: bool, mode:
 
 async def test_nor_in_what_announces_its_answer(tmp_path: Path) -> None:
     early = b"HTTP/1.1 103 Early Hints\r\nPlayhead: replayed\r\nLink: </x>\r\n\r\n"
-    async with (
-        answering(early + FORGED) as upstream,
-        open_worker(tmp_path, MemoryRecorder(), upstreams=standing_in(upstream)) as worker,
-    ):
+    async with open_worker(tmp_path, MemoryRecorder(), upstream=answering(early + FORGED)) as worker:
         reader, writer = await asyncio.open_connection("127.0.0.1", worker.port)
         writer.write(b"GET http://api.test/x HTTP/1.1\r\nHost: api.test\r\n\r\n")
         told = await reader.readuntil(b"\r\n\r\nok")

@@ -54,7 +54,7 @@ async def test_a_call_is_relayed_and_recorded(tmp_path: Path, scheme: str) -> No
 
 async def test_every_word_comes_once_and_in_order(tmp_path: Path) -> None:
     recorder = MemoryRecorder()
-    async with answering(OK) as upstream, open_worker(tmp_path, recorder, upstreams=standing_in(upstream)) as worker:
+    async with open_worker(tmp_path, recorder, upstream=answering(OK)) as worker:
         await _raw(worker, _ask("POST", "/x", "Content-Length: 2", body=b"ab"), until=b"hello")
         await recorder.only.over.wait()
     words = [word[:2] if word[0] in ("data", "ended", "closed") else word[:1] for word in recorder.only.words]
@@ -88,7 +88,7 @@ async def test_every_word_comes_once_and_in_order(tmp_path: Path) -> None:
 async def test_a_response_s_bytes_pass_unchanged(tmp_path: Path, fields: bytes, body: bytes) -> None:
     sent = b"HTTP/1.1 200 Quite Fine\r\n" + fields + b"\r\n" + body
     recorder = MemoryRecorder()
-    async with answering(sent) as upstream, open_worker(tmp_path, recorder, upstreams=standing_in(upstream)) as worker:
+    async with open_worker(tmp_path, recorder, upstream=answering(sent)) as worker:
         reader, writer = await asyncio.open_connection("127.0.0.1", worker.port)
         writer.write(_ask())
         assert await reader.readexactly(len(sent)) == sent
@@ -141,7 +141,7 @@ async def test_a_status_without_a_body_ends_at_its_head(tmp_path: Path, status: 
 async def test_head_has_a_length_and_no_body(tmp_path: Path) -> None:
     sent = b"HTTP/1.1 200 OK\r\nContent-Length: 4711\r\n\r\n"
     recorder = MemoryRecorder()
-    async with answering(sent) as upstream, open_worker(tmp_path, recorder, upstreams=standing_in(upstream)) as worker:
+    async with open_worker(tmp_path, recorder, upstream=answering(sent)) as worker:
         assert await _raw(worker, _ask("HEAD"), until=b"\r\n\r\n") == sent
     assert recorder.only.outcome == "completed"
 
@@ -152,14 +152,14 @@ async def test_a_body_may_end_with_the_connection(tmp_path: Path) -> None:
         writer.write(b"HTTP/1.1 200 OK\r\n\r\nuntil the end")
 
     recorder = MemoryRecorder()
-    async with serving(handler) as upstream, open_worker(tmp_path, recorder, upstreams=standing_in(upstream)) as worker:
+    async with open_worker(tmp_path, recorder, upstream=serving(handler)) as worker:
         assert await _raw(worker, _ask()) == b"HTTP/1.1 200 OK\r\n\r\nuntil the end"
     assert (recorder.only.body("response"), recorder.only.outcome) == (b"until the end", "completed")
 
 
 async def test_an_http_1_0_client_gets_no_chunks(tmp_path: Path) -> None:
     sent = b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n3\r\nabc\r\n0\r\n\r\n"
-    async with answering(sent) as upstream, open_worker(tmp_path, upstreams=standing_in(upstream)) as worker:
+    async with open_worker(tmp_path, upstream=answering(sent)) as worker:
         got = await _raw(worker, b"GET http://api.test/x HTTP/1.0\r\nHost: api.test\r\n\r\n")
     assert got == b"HTTP/1.1 200 OK\r\n\r\nabc"
 
@@ -169,10 +169,7 @@ async def test_an_http_1_0_client_gets_no_chunks(tmp_path: Path) -> None:
 )
 async def test_interim_responses_pass_and_are_not_the_answer(tmp_path: Path, interim: bytes) -> None:
     recorder = MemoryRecorder()
-    async with (
-        answering(interim, OK) as upstream,
-        open_worker(tmp_path, recorder, upstreams=standing_in(upstream)) as worker,
-    ):
+    async with open_worker(tmp_path, recorder, upstream=answering(interim, OK)) as worker:
         assert await _raw(worker, _ask(), until=b"hello") == interim + OK
     assert recorder.only.head is not None
     assert recorder.only.head[0] == 200
@@ -190,10 +187,7 @@ async def test_a_client_that_expects_100_gets_it_from_the_upstream(tmp_path: Pat
         writer.write(OK)
         await reader.read()
 
-    async with (
-        serving(handler) as upstream,
-        open_worker(tmp_path, MemoryRecorder(), upstreams=standing_in(upstream)) as worker,
-    ):
+    async with open_worker(tmp_path, MemoryRecorder(), upstream=serving(handler)) as worker:
         reader, writer = await asyncio.open_connection("127.0.0.1", worker.port)
         writer.write(_ask("PUT", "/x", "Content-Length: 4", "Expect: 100-continue"))
         await asked.wait()
@@ -211,7 +205,7 @@ async def test_an_upstream_may_refuse_what_is_expected(tmp_path: Path) -> None:
         writer.write(no)
 
     recorder = MemoryRecorder()
-    async with serving(handler) as upstream, open_worker(tmp_path, recorder, upstreams=standing_in(upstream)) as worker:
+    async with open_worker(tmp_path, recorder, upstream=serving(handler)) as worker:
         asked = _ask("PUT", "/x", "Content-Length: 4", "Expect: 100-continue")
         assert await _raw(worker, asked, until=b"\r\n\r\n") == no
         await recorder.only.over.wait()
@@ -243,7 +237,7 @@ async def test_a_long_request_goes_on_piece_by_piece_but_for_its_last(tmp_path: 
 
     recorder = MemoryRecorder()
     size = 2 << 20
-    async with serving(handler) as upstream, open_worker(tmp_path, recorder, upstreams=standing_in(upstream)) as worker:
+    async with open_worker(tmp_path, recorder, upstream=serving(handler)) as worker:
         _, writer = await asyncio.open_connection("127.0.0.1", worker.port)
         writer.write(_ask("POST", "/x", f"Content-Length: {size}", body=b"a" * 1000))
         assert await arrived.get() == b"a" * 1000
@@ -305,7 +299,7 @@ async def test_each_chunk_is_a_piece_of_its_own(tmp_path: Path) -> None:
     chunks = b"".join(b"%x\r\n%b\r\n" % (len(c), c) for c in (b"data: a\n\n", b"data: bb\n\n", b"data: [DONE]\n\n"))
     sent = b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n" + chunks + b"0\r\n\r\n"
     recorder = MemoryRecorder()
-    async with answering(sent) as upstream, open_worker(tmp_path, recorder, upstreams=standing_in(upstream)) as worker:
+    async with open_worker(tmp_path, recorder, upstream=answering(sent)) as worker:
         assert await _raw(worker, _ask(), until=b"0\r\n\r\n") == sent
     assert recorder.only.pieces("response") == [b"data: a\n\n", b"data: bb\n\n", b"data: [DONE]\n\n"]
 
@@ -313,7 +307,7 @@ async def test_each_chunk_is_a_piece_of_its_own(tmp_path: Path) -> None:
 async def test_alt_svc_is_neither_passed_on_nor_recorded(tmp_path: Path) -> None:
     sent = b'HTTP/1.1 200 OK\r\nAlt-Svc: h3=":443"\r\nContent-Length: 2\r\n\r\nok'
     recorder = MemoryRecorder()
-    async with answering(sent) as upstream, open_worker(tmp_path, recorder, upstreams=standing_in(upstream)) as worker:
+    async with open_worker(tmp_path, recorder, upstream=answering(sent)) as worker:
         got = await _raw(worker, _ask(), until=b"ok")
     assert got == b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nok"
     assert recorder.only.head is not None
@@ -349,7 +343,7 @@ async def test_many_calls_share_one_connection(tmp_path: Path) -> None:
 
 async def test_pipelined_requests_are_answered_in_order(tmp_path: Path) -> None:
     recorder = MemoryRecorder()
-    async with answering(OK) as upstream, open_worker(tmp_path, recorder, upstreams=standing_in(upstream)) as worker:
+    async with open_worker(tmp_path, recorder, upstream=answering(OK)) as worker:
         reader, writer = await asyncio.open_connection("127.0.0.1", worker.port)
         writer.write(_ask("GET", "/1") + _ask("GET", "/2") + b"\r\n" + _ask("GET", "/3"))
         assert await reader.readexactly(3 * len(OK)) == OK * 3
@@ -358,5 +352,5 @@ async def test_pipelined_requests_are_answered_in_order(tmp_path: Path) -> None:
 
 
 async def test_passing_through_records_nothing_and_changes_nothing(tmp_path: Path) -> None:
-    async with answering(OK) as upstream, open_worker(tmp_path, upstreams=standing_in(upstream)) as worker:
+    async with open_worker(tmp_path, upstream=answering(OK)) as worker:
         assert await _raw(worker, _ask(), until=b"hello") == OK

@@ -62,7 +62,7 @@ SMUGGLED = b"GET http://api.test/admin HTTP/1.1\r\nHost: api.test\r\n\r\n"
 async def test_a_body_that_is_not_in_chunks_ends_the_connection(tmp_path: Path, body: bytes) -> None:
     """The data after it could be another request or not, so it is not answered."""
     recorder = MemoryRecorder()
-    async with answering(OK) as upstream, open_worker(tmp_path, recorder, upstreams=standing_in(upstream)) as worker:
+    async with open_worker(tmp_path, recorder, upstream=answering(OK)) as worker:
         reader, writer = await asyncio.open_connection("127.0.0.1", worker.port)
         writer.write(ASK.replace(b"\r\n\r\n", b"\r\nTransfer-Encoding: chunked\r\n\r\n") + body + SMUGGLED)
         writer.write_eof()
@@ -168,10 +168,7 @@ async def test_the_next_request_waits_for_no_body_of_head(tmp_path: Path, status
 
 async def test_what_has_no_body_ends_with_its_head_whatever_that_says(tmp_path: Path) -> None:
     sent = b"HTTP/1.1 304 Not Modified\r\nTransfer-Encoding: chunked\r\n\r\n"
-    async with (
-        answering(sent) as upstream,
-        open_worker(tmp_path, MemoryRecorder(), upstreams=standing_in(upstream)) as worker,
-    ):
+    async with open_worker(tmp_path, MemoryRecorder(), upstream=answering(sent)) as worker:
         reader, writer = await asyncio.open_connection("127.0.0.1", worker.port)
         for _ in range(2):
             writer.write(ASK)
@@ -182,10 +179,7 @@ async def test_what_has_no_body_ends_with_its_head_whatever_that_says(tmp_path: 
 async def test_many_interim_answers_and_then_one(tmp_path: Path) -> None:
     interim = b"HTTP/1.1 100 Continue\r\n\r\n" + b"HTTP/1.1 103 Early Hints\r\nLink: </a>; rel=preload\r\n\r\n" * 3
     recorder = MemoryRecorder()
-    async with (
-        answering(interim + OK) as upstream,
-        open_worker(tmp_path, recorder, upstreams=standing_in(upstream)) as worker,
-    ):
+    async with open_worker(tmp_path, recorder, upstream=answering(interim + OK)) as worker:
         reader, writer = await asyncio.open_connection("127.0.0.1", worker.port)
         for _ in range(2):
             writer.write(_post())
@@ -227,10 +221,7 @@ async def test_gzip_is_left_alone(tmp_path: Path) -> None:
     sent = (
         b"HTTP/1.1 200 OK\r\nContent-Encoding: gzip\r\nTransfer-Encoding: chunked\r\n\r\n3\r\n\x1f\x8b\x08\r\n0\r\n\r\n"
     )
-    async with (
-        answering(sent) as upstream,
-        open_worker(tmp_path, MemoryRecorder(), upstreams=standing_in(upstream)) as worker,
-    ):
+    async with open_worker(tmp_path, MemoryRecorder(), upstream=answering(sent)) as worker:
         reader, writer = await asyncio.open_connection("127.0.0.1", worker.port)
         writer.write(ASK)
         assert await reader.readexactly(len(sent)) == sent
@@ -239,10 +230,7 @@ async def test_gzip_is_left_alone(tmp_path: Path) -> None:
 
 async def test_an_answer_in_a_coding_that_nobody_speaks_is_not_passed_on(tmp_path: Path) -> None:
     sent = b"HTTP/1.1 200 OK\r\nTransfer-Encoding: snappy\r\n\r\nabc"
-    async with (
-        answering(sent) as upstream,
-        open_worker(tmp_path, MemoryRecorder(), upstreams=standing_in(upstream)) as worker,
-    ):
+    async with open_worker(tmp_path, MemoryRecorder(), upstream=answering(sent)) as worker:
         reader, writer = await asyncio.open_connection("127.0.0.1", worker.port)
         writer.write(ASK)
         writer.write_eof()
@@ -270,8 +258,7 @@ async def test_an_answer_in_a_coding_that_nobody_speaks_is_not_passed_on(tmp_pat
 async def test_an_answer_that_could_mean_two_things_is_never_passed_on(tmp_path: Path, sent: bytes) -> None:
     async with (
         asyncio.timeout(60),
-        answering(sent) as upstream,
-        open_worker(tmp_path, recorder := MemoryRecorder(), upstreams=standing_in(upstream)) as worker,
+        open_worker(tmp_path, recorder := MemoryRecorder(), upstream=answering(sent)) as worker,
     ):
         reader, writer = await asyncio.open_connection("127.0.0.1", worker.port)
         writer.write(ASK.replace(b"\r\n\r\n", b"\r\nConnection: close\r\n\r\n"))
@@ -286,7 +273,7 @@ async def test_an_answer_that_could_mean_two_things_is_never_passed_on(tmp_path:
 async def test_what_is_sound_of_a_body_goes_on_before_the_rest_is_refused(tmp_path: Path) -> None:
     sent = b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n2\r\nab\r\n2\r\ncd\r\nzz\r\n"
     recorder = MemoryRecorder()
-    async with answering(sent) as upstream, open_worker(tmp_path, recorder, upstreams=standing_in(upstream)) as worker:
+    async with open_worker(tmp_path, recorder, upstream=answering(sent)) as worker:
         reader, writer = await asyncio.open_connection("127.0.0.1", worker.port)
         writer.write(ASK)
         assert await reader.read() == sent.removesuffix(b"zz\r\n")
@@ -319,11 +306,7 @@ async def test_who_names_no_host_but_in_its_target_asks_for_that(tmp_path: Path)
 async def test_a_head_that_does_not_end_is_not_waited_for(tmp_path: Path, before: bytes, head: bytes) -> None:
     """However slowly it arrives; also if the first request went to the other engine."""
     limits = Limits(head=0.2, grace=0.5)
-    async with (
-        answering(OK) as upstream,
-        open_worker(tmp_path, upstreams=standing_in(upstream), limits=limits) as worker,
-        asyncio.timeout(60),
-    ):
+    async with open_worker(tmp_path, upstream=answering(OK), limits=limits) as worker, asyncio.timeout(60):
         reader, writer = await asyncio.open_connection("127.0.0.1", worker.port)
         writer.write(before)
         if before:
@@ -364,7 +347,7 @@ async def test_a_reader_that_stops_holds_its_upstream_back(tmp_path: Path) -> No
                 stuck.set()
                 await writer.drain()
 
-    async with serving(handler) as upstream, open_worker(tmp_path, upstreams=standing_in(upstream)) as worker:
+    async with open_worker(tmp_path, upstream=serving(handler)) as worker:
         _, writer = await asyncio.open_connection("127.0.0.1", worker.port, limit=1 << 16)
         writer.write(ASK)
         async with asyncio.timeout(60):
@@ -382,7 +365,7 @@ async def test_an_upstream_that_stops_holds_its_client_back(tmp_path: Path) -> N
         await reader.readuntil(b"\r\n\r\n")
         await over.wait()
 
-    async with serving(handler) as upstream, open_worker(tmp_path, upstreams=standing_in(upstream)) as worker:
+    async with open_worker(tmp_path, upstream=serving(handler)) as worker:
         _, writer = await asyncio.open_connection("127.0.0.1", worker.port)
         writer.write(ASK.replace(b"GET", b"PUT").replace(b"\r\n\r\n", b"\r\nContent-Length: %d\r\n\r\n" % size))
         try:
@@ -409,7 +392,7 @@ async def test_a_large_body_passes_both_ways(tmp_path: Path) -> None:
         await reader.read()
 
     recorder = MemoryRecorder()
-    async with serving(handler) as upstream, open_worker(tmp_path, recorder, upstreams=standing_in(upstream)) as worker:
+    async with open_worker(tmp_path, recorder, upstream=serving(handler)) as worker:
         reader, writer = await connect_through(worker, "api.test:443")
         body = bytes(range(256)) * (size // 256)
         writer.write(b"PUT /x HTTP/1.1\r\nHost: api.test\r\nContent-Length: %d\r\n\r\n" % size + body)
@@ -429,7 +412,7 @@ async def test_a_websocket_behind_requests_on_the_same_connection(tmp_path: Path
             writer.write(data.upper())
 
     recorder = MemoryRecorder()
-    async with serving(handler) as upstream, open_worker(tmp_path, recorder, upstreams=standing_in(upstream)) as worker:
+    async with open_worker(tmp_path, recorder, upstream=serving(handler)) as worker:
         reader, writer = await connect_through(worker, "api.test:443")
         writer.write(b"GET /x HTTP/1.1\r\nHost: api.test\r\n\r\n")
         assert await reader.readexactly(len(OK)) == OK

@@ -13,7 +13,7 @@ from wsproto.events import AcceptConnection, BytesMessage, CloseConnection, Mess
 from wsproto.extensions import Extension, PerMessageDeflate
 
 from proxy.wire.config import Limits
-from tests.support.wire import MemoryRecorder, Worker, connect_through, open_worker, serving, standing_in
+from tests.support.wire import MemoryRecorder, Worker, connect_through, open_worker, serving
 
 
 class Socket:
@@ -70,7 +70,7 @@ async def _open(worker: Worker, *, deflate: bool = False) -> Socket:
 @pytest.mark.parametrize("deflate", [False, True])
 async def test_messages_pass_and_are_recorded(tmp_path: Path, deflate: bool) -> None:
     recorder = MemoryRecorder()
-    async with serving(_echo) as upstream, open_worker(tmp_path, recorder, upstreams=standing_in(upstream)) as worker:
+    async with open_worker(tmp_path, recorder, upstream=serving(_echo)) as worker:
         socket = await _open(worker, deflate=deflate)
         socket.send(TextMessage('{"type": "hellö"}'))
         assert (await socket.next()).data == '{"type": "hellö"}'
@@ -105,7 +105,7 @@ async def test_what_passes_is_what_came_to_the_byte(tmp_path: Path) -> None:
         await reader.read()
 
     recorder = MemoryRecorder()
-    async with serving(handler) as upstream, open_worker(tmp_path, recorder, upstreams=standing_in(upstream)) as worker:
+    async with open_worker(tmp_path, recorder, upstream=serving(handler)) as worker:
         reader, writer = await asyncio.open_connection("127.0.0.1", worker.port)
         writer.write(
             b"GET http://api.test/ws HTTP/1.1\r\nHost: api.test\r\nUpgrade: websocket\r\nConnection: Upgrade\r\n"
@@ -126,7 +126,7 @@ async def test_what_passes_is_what_came_to_the_byte(tmp_path: Path) -> None:
 
 async def test_a_fragment_is_not_held_back_until_its_message_is_whole(tmp_path: Path) -> None:
     recorder = MemoryRecorder()
-    async with serving(_echo) as upstream, open_worker(tmp_path, recorder, upstreams=standing_in(upstream)) as worker:
+    async with open_worker(tmp_path, recorder, upstream=serving(_echo)) as worker:
         socket = await _open(worker)
         socket.send(TextMessage("first ", message_finished=False))
         got = await socket.next()
@@ -145,7 +145,7 @@ async def test_a_websocket_that_breaks_off_is_told_as_that(tmp_path: Path) -> No
         socket.send(TextMessage("last words"))
 
     recorder = MemoryRecorder()
-    async with serving(handler) as upstream, open_worker(tmp_path, recorder, upstreams=standing_in(upstream)) as worker:
+    async with open_worker(tmp_path, recorder, upstream=serving(handler)) as worker:
         socket = await _open(worker)
         assert (await socket.next()).data == "last words"
         await recorder.only.over.wait()
@@ -163,7 +163,7 @@ async def test_what_breaks_the_protocol_passes_and_is_noted(tmp_path: Path) -> N
         await reader.read()
 
     recorder = MemoryRecorder()
-    async with serving(handler) as upstream, open_worker(tmp_path, recorder, upstreams=standing_in(upstream)) as worker:
+    async with open_worker(tmp_path, recorder, upstream=serving(handler)) as worker:
         socket = await _open(worker)
         socket.send(Ping())
         assert await socket.reader.readexactly(18) == b"\xff\xff no frame at all"
@@ -181,7 +181,7 @@ async def test_another_protocol_passes_and_is_noted(tmp_path: Path) -> None:
         await reader.read()
 
     recorder = MemoryRecorder()
-    async with serving(handler) as upstream, open_worker(tmp_path, recorder, upstreams=standing_in(upstream)) as worker:
+    async with open_worker(tmp_path, recorder, upstream=serving(handler)) as worker:
         reader, writer = await asyncio.open_connection("127.0.0.1", worker.port)
         writer.write(
             b"POST http://api.test/c HTTP/1.1\r\nHost: api.test\r\nUpgrade: tcp\r\nConnection: Upgrade\r\n\r\n"
@@ -203,10 +203,7 @@ async def test_h2c_is_not_switched_to(tmp_path: Path) -> None:
         writer.write(b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nok")
         await reader.read()
 
-    async with (
-        serving(handler) as upstream,
-        open_worker(tmp_path, MemoryRecorder(), upstreams=standing_in(upstream)) as worker,
-    ):
+    async with open_worker(tmp_path, MemoryRecorder(), upstream=serving(handler)) as worker:
         reader, writer = await asyncio.open_connection("127.0.0.1", worker.port)
         fields = b"Upgrade: h2c\r\nHTTP2-Settings: AAMAAABk\r\nConnection: Upgrade, HTTP2-Settings\r\n\r\n"
         writer.write(b"GET http://api.test/ HTTP/1.1\r\nHost: api.test\r\n" + fields)
@@ -217,10 +214,7 @@ async def test_h2c_is_not_switched_to(tmp_path: Path) -> None:
 
 async def test_a_silent_websocket_is_not_cut_for_being_idle(tmp_path: Path) -> None:
     limits = Limits(idle=1, silence=1, grace=0.5)
-    async with (
-        serving(_echo) as upstream,
-        open_worker(tmp_path, MemoryRecorder(), upstreams=standing_in(upstream), limits=limits) as worker,
-    ):
+    async with open_worker(tmp_path, MemoryRecorder(), upstream=serving(_echo), limits=limits) as worker:
         socket = await _open(worker)
         await asyncio.sleep(2.5)
         socket.send(TextMessage("still here"))
@@ -230,7 +224,7 @@ async def test_a_silent_websocket_is_not_cut_for_being_idle(tmp_path: Path) -> N
 
 async def test_a_websocket_within_tls_passes(tmp_path: Path) -> None:
     recorder = MemoryRecorder()
-    async with serving(_echo) as upstream, open_worker(tmp_path, recorder, upstreams=standing_in(upstream)) as worker:
+    async with open_worker(tmp_path, recorder, upstream=serving(_echo)) as worker:
         reader, writer = await connect_through(worker, "api.test:443")
         socket = Socket(reader, writer, ConnectionType.CLIENT)
         socket.send(Request(host="api.test", target="/ws"))
@@ -246,10 +240,7 @@ async def test_a_websocket_within_tls_passes(tmp_path: Path) -> None:
 async def test_messages_do_not_pile_up(tmp_path: Path) -> None:
     """mitmproxy keeps all messages of a WebSocket until it ends."""
     gc.freeze()  # to look through what the process had before takes a second
-    async with (
-        serving(_echo) as upstream,
-        open_worker(tmp_path, MemoryRecorder(), upstreams=standing_in(upstream)) as worker,
-    ):
+    async with open_worker(tmp_path, MemoryRecorder(), upstream=serving(_echo)) as worker:
         socket = await _open(worker)
         for number in range(50):
             socket.send(TextMessage(f"message {number}"))
@@ -261,7 +252,7 @@ async def test_messages_do_not_pile_up(tmp_path: Path) -> None:
 
 async def test_a_message_goes_on_when_it_is_kept(tmp_path: Path) -> None:
     recorder = MemoryRecorder()
-    async with serving(_echo) as upstream, open_worker(tmp_path, recorder, upstreams=standing_in(upstream)) as worker:
+    async with open_worker(tmp_path, recorder, upstream=serving(_echo)) as worker:
         socket = await _open(worker)
         recorder.gate.clear()
         socket.send(TextMessage("hello"))
@@ -273,7 +264,7 @@ async def test_a_message_goes_on_when_it_is_kept(tmp_path: Path) -> None:
 
 async def test_a_message_that_cannot_be_kept_goes_nowhere_where_that_is_the_policy(tmp_path: Path) -> None:
     recorder = MemoryRecorder(on_failure="refuse")
-    async with serving(_echo) as upstream, open_worker(tmp_path, recorder, upstreams=standing_in(upstream)) as worker:
+    async with open_worker(tmp_path, recorder, upstream=serving(_echo)) as worker:
         socket = await _open(worker)
         recorder.keeps = False
         socket.send(TextMessage("hello"))
@@ -295,7 +286,7 @@ async def test_an_extension_that_cannot_be_read_passes_and_is_noted(tmp_path: Pa
         await reader.read()
 
     recorder = MemoryRecorder()
-    async with serving(handler) as upstream, open_worker(tmp_path, recorder, upstreams=standing_in(upstream)) as worker:
+    async with open_worker(tmp_path, recorder, upstream=serving(handler)) as worker:
         reader, writer = await asyncio.open_connection("127.0.0.1", worker.port)
         writer.write(
             b"GET http://api.test/ws HTTP/1.1\r\nHost: api.test\r\nUpgrade: websocket\r\nConnection: Upgrade\r\n"

@@ -466,10 +466,7 @@ async def test_a_port_in_use_is_named(tmp_path: Path) -> None:
 @pytest.mark.parametrize("flag", ["--http1.1", "--http2"])
 async def test_curl_goes_through(tmp_path: Path, flag: str) -> None:
     recorder = MemoryRecorder()
-    async with (
-        answering(OK) as upstream,
-        open_worker(tmp_path, recorder, upstreams=standing_in(upstream)) as worker,
-    ):
+    async with open_worker(tmp_path, recorder, upstream=answering(OK)) as worker:
         command = [
             "curl",
             "-sS",
@@ -503,10 +500,7 @@ s.once('data', () => {
 
 @pytest.mark.skipif(shutil.which("node") is None, reason="Node is not installed")
 async def test_node_trusts_our_leaves(tmp_path: Path) -> None:
-    async with (
-        answering(OK) as upstream,
-        open_worker(tmp_path, MemoryRecorder(), upstreams=standing_in(upstream)) as worker,
-    ):
+    async with open_worker(tmp_path, MemoryRecorder(), upstream=answering(OK)) as worker:
         node = await asyncio.create_subprocess_exec(
             "node", "-e", NODE, str(worker.port), str(worker.config.authority.certificate), stdout=subprocess.PIPE
         )

@@ -29,7 +29,6 @@ from tests.support.wire import (
     connect_through,
     open_worker,
     serving,
-    standing_in,
     whole,
 )
 
@@ -93,10 +92,7 @@ class Speaker:
 async def _uploading(
     directory: Path, recorder: MemoryRecorder, handler: Callable[..., Any], *, http2: bool
 ) -> AsyncIterator[Speaker]:
-    async with (
-        serving(handler) as upstream,
-        open_worker(directory, recorder, upstreams=standing_in(upstream)) as worker,
-    ):
+    async with open_worker(directory, recorder, upstream=serving(handler)) as worker:
         speaker = Speaker(
             *await connect_through(worker, "api.test:443", alpn=("h2" if http2 else "http/1.1",)), http2=http2
         )
@@ -189,10 +185,7 @@ async def test_a_fault_of_ours_in_an_answer_is_not_the_upstream_s(
 
     monkeypatch.setattr(RelayedExchange, "handle_whole_response", fail)
     recorder = MemoryRecorder()
-    async with (
-        answering(OK) as upstream,
-        open_worker(tmp_path, recorder, upstreams=standing_in(upstream)) as worker,
-    ):
+    async with open_worker(tmp_path, recorder, upstream=answering(OK)) as worker:
         reader, writer = await asyncio.open_connection("127.0.0.1", worker.port)
         writer.write(ASK)
         with pytest.raises((ConnectionError, asyncio.IncompleteReadError)):
@@ -301,10 +294,7 @@ async def test_a_body_that_ends_by_close_and_was_reset_has_no_orderly_end(
             _reset(writer)
 
     recorder = MemoryRecorder()
-    async with (
-        serving(handler) as upstream,
-        open_worker(tmp_path, recorder, upstreams=standing_in(upstream)) as worker,
-    ):
+    async with open_worker(tmp_path, recorder, upstream=serving(handler)) as worker:
         receiving = asyncio.get_running_loop().run_in_executor(None, _receive, worker.port, ASK, may_read)
         try:
             await recorder.begun.wait()
@@ -327,10 +317,7 @@ async def test_a_body_in_tls_that_ends_by_close_and_was_reset_has_no_orderly_end
         await part_arrived.wait()
         _reset(writer)
 
-    async with (
-        serving(handler) as upstream,
-        open_worker(tmp_path, MemoryRecorder(), upstreams=standing_in(upstream)) as worker,
-    ):
+    async with open_worker(tmp_path, MemoryRecorder(), upstream=serving(handler)) as worker:
         reader, writer = await connect_through(worker, "api.test:443")
         writer.write(b"GET /x HTTP/1.1\r\nHost: api.test\r\n\r\n")
         await reader.readuntil(b"part")

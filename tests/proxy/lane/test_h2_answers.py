@@ -12,7 +12,7 @@ from proxy.trust.ca import ensure_ca
 from proxy.wire.config import EngineConfig, Limits
 from proxy.wire.engine_state import EngineState
 from tests.support.h2wire import Peer, StreamBroken
-from tests.support.wire import answering, connect_through, open_worker, standing_in
+from tests.support.wire import answering, connect_through, open_worker
 
 CANCEL = 8
 
@@ -22,14 +22,11 @@ async def test_a_client_that_never_takes_the_rest_of_an_answer_does_not_keep_its
 ) -> None:
     monkeypatch.setattr(lanes, "CHECK_INTERVAL", 0.05)
     body = bytes(200_000)
-    async with (
-        answering(b"HTTP/1.1 200 OK\r\nContent-Length: %d\r\n\r\n%b" % (len(body), body)) as upstream,
-        open_worker(
-            tmp_path,
-            limits=Limits(idle=1.5, grace=0.5),
-            upstreams=standing_in(upstream),
-        ) as worker,
-    ):
+    async with open_worker(
+        tmp_path,
+        limits=Limits(idle=1.5, grace=0.5),
+        upstream=answering(b"HTTP/1.1 200 OK\r\nContent-Length: %d\r\n\r\n%b" % (len(body), body)),
+    ) as worker:
         peer = Peer(*await connect_through(worker, "api.test:443", alpn=("h2",)), client=True, acknowledge=False)
         stream = peer.ask("api.test", "/")
         async with asyncio.timeout(60):

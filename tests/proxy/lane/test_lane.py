@@ -73,10 +73,7 @@ async def _got(worker: Worker, request: bytes, size: int = len(OK)) -> bytes:
 
 
 async def test_what_agents_send_stays_on_the_lane(tmp_path: Path, handed_over_data: list[bytes]) -> None:
-    async with (
-        answering(OK) as upstream,
-        open_worker(tmp_path, MemoryRecorder(), upstreams=standing_in(upstream)) as worker,
-    ):
+    async with open_worker(tmp_path, MemoryRecorder(), upstream=answering(OK)) as worker:
         assert await _got(worker, ASK) == OK
         for alpn in ((), ("http/1.1",), ("h2", "http/1.1")):
             reader, writer = await connect_through(worker, "api.test:443", alpn=alpn)
@@ -101,17 +98,14 @@ async def test_what_it_does_not_speak_goes_on_as_it_came(
     tmp_path: Path, handed_over_data: list[bytes], request_: bytes
 ) -> None:
     recorder = MemoryRecorder()
-    async with answering(OK) as upstream, open_worker(tmp_path, recorder, upstreams=standing_in(upstream)) as worker:
+    async with open_worker(tmp_path, recorder, upstream=answering(OK)) as worker:
         assert await _got(worker, request_) == OK
     assert handed_over_data == [request_]
     assert recorder.only.outcome == "completed"
 
 
 async def test_a_client_that_speaks_only_http_2_gets_it(tmp_path: Path, handed_over_data: list[bytes]) -> None:
-    async with (
-        answering(OK) as upstream,
-        open_worker(tmp_path, MemoryRecorder(), upstreams=standing_in(upstream)) as worker,
-    ):
+    async with open_worker(tmp_path, MemoryRecorder(), upstream=answering(OK)) as worker:
         reader, writer = await connect_through(worker, "api.test:443", alpn=("h2",))
         peer = Peer(reader, writer, client=True)
         assert (await peer.answer(peer.ask("api.test", "/x"))).body == b"hello"
@@ -132,7 +126,7 @@ async def test_what_was_recorded_over_http_2_is_replayed_over_it(tmp_path: Path,
 async def test_a_connection_changes_engines_between_two_requests(tmp_path: Path, handed_over_data: list[bytes]) -> None:
     recorder = MemoryRecorder()
     odd = b"FOO /x HTTP/1.1\r\nHost: api.test\r\n\r\n"
-    async with answering(OK) as upstream, open_worker(tmp_path, recorder, upstreams=standing_in(upstream)) as worker:
+    async with open_worker(tmp_path, recorder, upstream=answering(OK)) as worker:
         reader, writer = await connect_through(worker, "api.test:443")
         for request in (WITHIN, odd, WITHIN):
             writer.write(request)
@@ -147,10 +141,7 @@ async def test_two_requests_at_once_of_which_one_is_not_for_the_lane(
     tmp_path: Path, handed_over_data: list[bytes]
 ) -> None:
     odd = ASK.replace(b"GET", b"FOO")
-    async with (
-        answering(OK) as upstream,
-        open_worker(tmp_path, MemoryRecorder(), upstreams=standing_in(upstream)) as worker,
-    ):
+    async with open_worker(tmp_path, MemoryRecorder(), upstream=answering(OK)) as worker:
         assert await _got(worker, ASK + odd + ASK, 3 * len(OK)) == OK * 3
     assert handed_over_data == [odd + ASK]
 
@@ -297,7 +288,7 @@ async def test_an_upstream_that_hangs_up_at_once_is_not_our_fault(
         writer.transport.abort()
 
     recorder = MemoryRecorder()
-    async with serving(handler) as upstream, open_worker(tmp_path, recorder, upstreams=standing_in(upstream)) as worker:
+    async with open_worker(tmp_path, recorder, upstream=serving(handler)) as worker:
         reader, writer = await asyncio.open_connection("127.0.0.1", worker.port)
         writer.write(ASK.replace(b"GET", b"POST").replace(b"\r\n\r\n", b"\r\nContent-Length: 0\r\n\r\n"))
         assert await reader.read() == b""
@@ -354,7 +345,7 @@ async def test_who_sends_much_waits_for_a_recorder_that_is_behind(tmp_path: Path
                 stuck.set()
                 await writer.drain()
 
-    async with serving(handler) as upstream, open_worker(tmp_path, recorder, upstreams=standing_in(upstream)) as worker:
+    async with open_worker(tmp_path, recorder, upstream=serving(handler)) as worker:
         reader, writer = await asyncio.open_connection("127.0.0.1", worker.port)
         writer.write(ASK)
         await reader.readuntil(b"\r\n\r\n")
@@ -385,7 +376,7 @@ async def test_a_body_that_takes_long_to_redact_lets_others_be_served(
 
     monkeypatch.setattr(ToldExchange, "record_data", record_slowly)
     recorder = MemoryRecorder()
-    async with answering(OK) as upstream, open_worker(tmp_path, recorder, upstreams=standing_in(upstream)) as worker:
+    async with open_worker(tmp_path, recorder, upstream=answering(OK)) as worker:
         reader, writer = await asyncio.open_connection("127.0.0.1", worker.port)
         writer.write(ASK.replace(b"GET", b"POST").replace(b"\r\n\r\n", b"\r\nContent-Length: %d\r\n\r\n" % size))
         writer.write(bytes(size))
@@ -411,10 +402,7 @@ async def test_a_handshake_that_does_not_end_is_not_waited_for(tmp_path: Path) -
 
 async def test_clients_that_are_gone_leave_nothing(tmp_path: Path) -> None:
     gc.freeze()  # to look through what the process had before takes a second
-    async with (
-        answering(OK) as upstream,
-        open_worker(tmp_path, MemoryRecorder(), upstreams=standing_in(upstream)) as worker,
-    ):
+    async with open_worker(tmp_path, MemoryRecorder(), upstream=answering(OK)) as worker:
         for _ in range(20):
             await _got(worker, ASK)
         await asyncio.sleep(0.05)  # for the last one's end to arrive
@@ -481,7 +469,7 @@ async def test_only_a_call_beside_others_waits_for_them(
     monkeypatch.setattr(lanes, "BUSY_SECONDS", busy_seconds)
     monkeypatch.setattr(Lane, "call_soon", note_call)
     recorder = MemoryRecorder()
-    async with answering(OK) as upstream, open_worker(tmp_path, recorder, upstreams=standing_in(upstream)) as worker:
+    async with open_worker(tmp_path, recorder, upstream=answering(OK)) as worker:
         for _ in range(2):
             assert await _got(worker, ASK) == OK
     assert [exchange.outcome for exchange in recorder.exchanges] == ["completed"] * 2

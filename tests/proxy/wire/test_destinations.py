@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from proxy.processes.ports import free_port
 from proxy.wire.access import Access
 from proxy.wire.destinations import Destinations
-from tests.support.wire import MemoryRecorder, Worker, answering, open_worker, standing_in
+from tests.support.wire import MemoryRecorder, Worker, answering, open_worker
 
 OK = b"HTTP/1.1 200 OK\r\nContent-Length: 5\r\n\r\nhello"
 
@@ -276,15 +276,7 @@ async def test_without_the_token_nobody_gets_anything(
 
 async def test_the_token_opens(tmp_path: Path) -> None:
     recorder = MemoryRecorder()
-    async with (
-        answering(OK) as upstream,
-        open_worker(
-            tmp_path,
-            recorder,
-            access=Access(tokens=("sécret",)),
-            upstreams=standing_in(upstream),
-        ) as worker,
-    ):
+    async with open_worker(tmp_path, recorder, access=Access(tokens=("sécret",)), upstream=answering(OK)) as worker:
         assert (await _get(worker, "http://api.test/", _basic("team:night-1", "sécret")))[0] == 200
         assert (await _connect(worker, "api.test:443", _basic("run-1", "sécret")))[0] == 200
     assert recorder.only.begun["run"] == "team:night-1"

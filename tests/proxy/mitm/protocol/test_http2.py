@@ -250,10 +250,7 @@ async def test_an_old_upstream_is_held_back_by_a_new_reader_that_stops(tmp_path:
             sent += 1 << 14
         await reader.read()
 
-    async with (
-        serving(handler) as upstream,
-        open_worker(tmp_path, MemoryRecorderOfSizes(), upstreams=standing_in(upstream)) as worker,
-    ):
+    async with open_worker(tmp_path, MemoryRecorderOfSizes(), upstream=serving(handler)) as worker:
         reader, writer = await connect_through(worker, "api.test:443", alpn=("h2",))
         peer = Peer(reader, writer, client=True, acknowledge=False)
         stream = peer.ask("api.test", "/")
