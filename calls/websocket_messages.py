@@ -1,19 +1,19 @@
 """Read the messages of a WebSocket as values; a stream of audio is one value, however it was divided.
 
 A client sends audio as it comes from a microphone, divided arbitrarily. So consecutive pieces of audio are joined into
-one value; every other message is a value of its own.
+one value, and so are binary messages, in which many services take it; every other message is a value of its own.
 """
 
 import base64
 import binascii
 import hashlib
-from collections.abc import Iterable, Iterator, Mapping
-from typing import Final
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import Final, cast
 
 import msgspec
 
-from calls.codec.json import InvalidJson, parse_json
-from calls.model import EMPTY_BODY, Body, Headers, Json, Request, header
+from calls.codec.json import InvalidJson, dumps, parse_json
+from calls.model import EMPTY_BODY, Body, ChunkKind, Headers, Json, Request, header
 
 _AUDIO_TYPES: Final = ("input_audio_buffer.append", "input_audio.append")
 
@@ -25,9 +25,13 @@ class AudioPiece(msgspec.Struct, frozen=True):
     """A piece of an audio stream. Consecutive pieces with the same `frame` belong together."""
 
     frame: tuple[str, ...]
-    """The type of the message that carries the audio, and its media type if it names one."""
+    """The type of the message that carries the audio, and its media type if it names one; or the message without the audio,
+    and the names that lead to it; empty for a binary message."""
 
     data: bytes
+
+
+type Message = Json | AudioPiece
 
 
 def is_websocket_body(body: Body) -> bool:
@@ -51,34 +55,50 @@ def opening_request(request: Request) -> Request:
 
 def message_values(body: Body) -> list[Json]:
     """Return all messages of one side as values, without its close."""
-    pieces = (body.data[chunk.offset : chunk.offset + chunk.size] for chunk in body.chunks if chunk.kind != "close")
-    return list(join_audio(map(message_value, pieces)))
+    chunks = (chunk for chunk in body.chunks if chunk.kind != "close")
+    return list(
+        join_audio(read_message(chunk.kind, body.data[chunk.offset : chunk.offset + chunk.size]) for chunk in chunks)
+    )
+
+
+def read_message(kind: ChunkKind, data: bytes) -> Message:
+    """Return a message as a piece of audio, if it is nothing else, or as a value."""
+    if (value := _json_value(data)) is not None:
+        return audio_piece(value) or value
+    return AudioPiece((), data) if kind == "binary" else message_value(data)
 
 
 def message_value(data: bytes) -> Json:
     """Return a message as JSON if it is an object or an array (some servers send it as binary), else as text or a digest."""
-    if data.lstrip()[:1] in (b"{", b"["):
-        try:
-            return parse_json(data)
-        except InvalidJson:
-            pass
+    if (value := _json_value(data)) is not None:
+        return value
     try:
         return data.decode()
     except UnicodeDecodeError:
         return digest_bytes(data)
 
 
-def join_audio(messages: Iterable[Json]) -> Iterator[Json]:
+def _json_value(data: bytes) -> Json:
+    """Return the object or the array in a message; None if there is none."""
+    if data.lstrip()[:1] in (b"{", b"["):
+        try:
+            return parse_json(data)
+        except InvalidJson:
+            pass
+    return None
+
+
+def join_audio(messages: Iterable[Message]) -> Iterator[Json]:
     """Yield the messages with consecutive pieces of audio joined into one."""
     frame: tuple[str, ...] = ()
     audio: list[bytes] = []
     for message in messages:
-        piece = audio_piece(message)
+        piece = message if isinstance(message, AudioPiece) else audio_piece(message)
         if audio and (piece is None or piece.frame != frame):
             yield digest_audio(AudioPiece(frame, b"".join(audio)))
             audio = []
         if piece is None:
-            yield message
+            yield cast("Json", message)
         else:
             frame = piece.frame
             audio.append(piece.data)
@@ -89,13 +109,16 @@ def join_audio(messages: Iterable[Json]) -> Iterator[Json]:
 def audio_piece(message: Json) -> AudioPiece | None:
     """Return the audio of a message, if it carries nothing else.
 
-    OpenAI sends `input_audio_buffer.append` and `session.input_audio.append`, Google `realtimeInput` with audio.
+    OpenAI sends `input_audio_buffer.append` and `session.input_audio.append`, Google `realtimeInput` with audio, others a member
+    such as `user_audio_chunk`, or `data` or `chunk` in a message of a type with `audio` in its name.
     """
     match message:
         case {"type": str() as kind, "audio": str() as text} if kind.endswith(_AUDIO_TYPES):
             return _decode_audio((kind,), text)
         case {"realtimeInput": Mapping() as media, **more} | {"realtime_input": Mapping() as media, **more} if not more:
             return _google_audio(media)
+        case dict():
+            return _named_audio(message)
         case _:
             return None
 
@@ -103,10 +126,60 @@ def audio_piece(message: Json) -> AudioPiece | None:
 def digest_audio(piece: AudioPiece) -> Json:
     """Return a message of the audio's type with a digest in place of the bytes."""
     match piece.frame:
+        case ():
+            return _text_or_digest(piece.data)
+        case (str() as rest, *names) if rest.startswith("{"):
+            return _put_digest(parse_json(rest.encode()), names, digest_bytes(piece.data))
         case ("realtimeInput", media):
             return {"realtimeInput": {"audio": {"mimeType": media, "data": digest_bytes(piece.data)}}}
         case _:
             return {"type": piece.frame[0], "audio": digest_bytes(piece.data)}
+
+
+def _text_or_digest(data: bytes) -> Json:
+    # A terminal sends its text in binary messages. Text has no NUL, silence has.
+    try:
+        return data.decode() if b"\0" not in data else digest_bytes(data)
+    except UnicodeDecodeError:
+        return digest_bytes(data)
+
+
+def _named_audio(message: Mapping[str, Json]) -> AudioPiece | None:
+    """Return the audio of a message that has it in one member of its own or of an object in it."""
+    kind = message.get("type", message.get("message_type", ""))
+    is_audio_type = isinstance(kind, str) and "audio" in kind.lower()
+    found: list[tuple[tuple[str, ...], str]] = []
+    for name, value in message.items():
+        if isinstance(value, str) and (name in _AUDIO_NAMES or (is_audio_type and name in _DATA_NAMES)):
+            found.append(((name,), value))
+        elif isinstance(value, dict) and (name in _AUDIO_NAMES or is_audio_type):
+            inner = ((inner, text) for inner, text in value.items() if isinstance(text, str))
+            found += [((name, inner), text) for inner, text in inner if inner in (*_AUDIO_NAMES, *_DATA_NAMES)]
+    if len(found) != 1:
+        return None
+    names, text = found[0]
+    rest = _put_digest(message, names, None)
+    piece = _decode_audio((dumps(rest).decode(), *names), text)
+    return piece if piece is not None and piece.data else None
+
+
+_AUDIO_NAMES: Final = (
+    "audio",
+    "audio_chunk",
+    "user_audio_chunk",
+    "audio_data",
+    "audio_base_64",
+    "audio_base64",
+    "input_audio",
+)
+_DATA_NAMES: Final = ("data", "chunk", "payload")
+
+
+def _put_digest(message: Json, names: Sequence[str], digest: Json) -> Json:
+    """Return a message with a digest in the place of its audio."""
+    if not names or not isinstance(message, Mapping):
+        return digest
+    return {**message, names[0]: _put_digest(message[names[0]], names[1:], digest)}
 
 
 def digest_bytes(data: bytes) -> Json:

@@ -1,14 +1,16 @@
 """Keep the order within each of several conversations over one WebSocket.
 
-OpenAI's Responses API names the conversation in `stream_id`. A client may choose another name each time: a name that was
+OpenAI's Responses API names the conversation in `stream_id`, Cartesia and ElevenLabs in `context_id`. A client may choose another name each time: a name that was
 not recorded stands for the first conversation that starts with the same message.
 """
 
 from collections.abc import Callable, Iterator
+from typing import Final
 
 from msgspec.structs import replace
 
 from calls.codec.lenient_json import as_object, as_text
+from calls.keys.divergence import Difference
 from calls.keys.profile import Profiles
 from calls.model import ChunkKind, Exchange
 from calls.websocket_messages import message_value
@@ -24,7 +26,7 @@ def replay_dialogue(
     exchange: Exchange, profiles: Profiles, pace: Pace, *, on_break: Broken, on_drift: Drifted
 ) -> "WebsocketDialogue | ConversationsDialogue":
     """Replay a recorded WebSocket with one or several conversations."""
-    kind = ConversationsDialogue if b'"stream_id"' in exchange.request.body.data else WebsocketDialogue
+    kind = ConversationsDialogue if _names_in(exchange.request.body.data) else WebsocketDialogue
     return kind(exchange, profiles, pace, on_break=on_break, on_drift=on_drift)
 
 
@@ -48,6 +50,9 @@ class ConversationsDialogue:
 
         self._ends: dict[str, Frame] = {}
         self._message_count = 0
+        self._differences: tuple[Difference, ...] = ()
+        """How the last conversation that began differs from the first recorded one it might have been."""
+
         self._is_over = False
 
     def begin(self) -> list[Frame]:
@@ -104,6 +109,7 @@ class ConversationsDialogue:
                 for name in sorted(free, key=lambda name: name != current_name)
                 if self._can_begin(name, kind, data)
             )
+            self._differences = ()
             self._recorded_names[current_name] = next(fitting, current_name if current_name in free else "")
         return self._recorded_names[current_name]
 
@@ -117,6 +123,7 @@ class ConversationsDialogue:
         lane = self._new_dialogue(name, note_break, lambda _: None)
         lane.begin()
         lane.receive(kind, data)
+        self._differences = self._differences or tuple(one for where in breaks for one in where.differences)
         return not breaks
 
     def _with_common_end(self, name: str, frames: list[Frame]) -> Iterator[Frame]:
@@ -136,8 +143,19 @@ class ConversationsDialogue:
             return []
         self._is_over = True
         number = self._message_count + 1 if where.reason == "client_left" else self._message_count
-        return self._on_break(replace(where, number=number))
+        differences = self._differences if where.reason == "consumed" else where.differences
+        return self._on_break(replace(where, number=number, differences=differences))
+
+
+_NAMES: Final = ("stream_id", "context_id")
+"""The members that name a conversation."""
+
+
+def _names_in(data: bytes) -> list[str]:
+    return [name for name in _NAMES if f'"{name}"'.encode() in data]
 
 
 def _conversation_name(data: bytes) -> str:
-    return as_text(as_object(message_value(data)).get("stream_id")) if b'"stream_id"' in data else ""
+    names = _names_in(data)
+    fields = as_object(message_value(data)) if names else {}
+    return next((text for name in names if (text := as_text(fields.get(name)))), "")

@@ -234,6 +234,9 @@ def websocket_miss(incoming: IncomingRequest, recorded: RecordedExchange, where:
     detail = (
         f"{what} differs from that of step {recorded.step} of run {incoming.run} at {_places(where)}."
         if where.reason == "no_match"
+        else f"{what} begins a conversation that was not recorded; it differs from one of step {recorded.step} of run "
+        f"{incoming.run} at {_places(where)}."
+        if where.differences
         else f"{what} came after the last recorded one of step {recorded.step} of run {incoming.run}."
     )
     listed_differences, more = (

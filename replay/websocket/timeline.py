@@ -1,10 +1,12 @@
 """Decide when each recorded message of a server is sent: after the client has sent what preceded it.
 
 This module does no IO and knows no clock: messages come in, and frames with delays go out. Messages are compared in order,
-by the fields of their keys; audio is compared by its bytes, however it is split. If the client generates a new id, the
+by the fields of their keys; audio is compared by its bytes, however it is split. It comes by the clock, so what a client says
+meanwhile may come earlier or later in it, unless it says something of the audio itself: that it ends. If the client generates a new id, the
 server's messages use the new one. An id that the server generated must come back unchanged.
 """
 
+import re
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from heapq import merge
@@ -18,11 +20,11 @@ from calls.keys.websocket_key import Conversation, KeyedMessage
 from calls.model import Body, ChunkKind, Exchange, Json
 from calls.websocket_messages import (
     AudioPiece,
-    audio_piece,
     digest_audio,
     is_websocket_body,
     message_value,
     opening_request,
+    read_message,
 )
 from replay.answer import Frame
 from replay.pacing import Pace
@@ -73,6 +75,20 @@ def _body_turns(body: Body, *, is_client: bool) -> Iterator[Turn]:
                 yield Turn(chunk.at, is_client, chunk.kind, body.data[chunk.offset : chunk.offset + chunk.size])
 
 
+class _Step(msgspec.Struct):
+    """A recorded message that is no audio, and what of the audio came before it."""
+
+    turn: Turn
+    sound_before: int
+    message: KeyedMessage | None = None
+    """The part of a client's message that is compared."""
+
+    is_tied: bool = False
+    """Whether a client's message belongs to its place in the audio."""
+
+    has_come: bool = False
+
+
 class WebsocketDialogue:
     """The replay of one WebSocket, or of one of its conversations (implements `Dialogue`)."""
 
@@ -96,7 +112,14 @@ class WebsocketDialogue:
         self._turns = deque(recorded_turns(exchange) if conversation_turns is None else conversation_turns)
         self._sent: list[bytes] = []
         self._current_ids: dict[str, str] = {}
-        self._awaited: AudioPiece | KeyedMessage | None = None
+        # The turns that were looked at, apart: audio, and all else. The client's messages are in both of the last two.
+        self._sound: deque[tuple[AudioPiece, int]] = deque()
+        self._steps: deque[_Step] = deque()
+        self._awaited: deque[_Step] = deque()
+        self._sound_read = self._sound_heard = 0
+        self._is_sound_answered = False
+        """Whether the server said something after it heard audio."""
+
         self._at = exchange.first_byte_at or 0
         self.message_count = 0
         """The number of messages received from the client."""
@@ -114,9 +137,9 @@ class WebsocketDialogue:
         if kind == "close":
             return self._close(data)
         self.message_count += 1
-        message = message_value(data)
-        if (piece := audio_piece(message)) is not None:
-            return self._match_sound(piece)
+        message = read_message(kind, data)
+        if isinstance(message, AudioPiece):
+            return self._match_sound(message)
         counted = self._current.key_message(message)
         return [] if counted is None else self._match_message(counted)
 
@@ -128,83 +151,148 @@ class WebsocketDialogue:
 
     def answer_waiting_client(self) -> list[Frame]:
         """Handle a client that stays longer than the recorded one."""
-        return [] if self._is_over or self._awaited is not None else self._break_off("incomplete")
+        self._read_all()
+        return [] if self._is_over or self._awaited or self._sound else self._break_off("incomplete")
+
+    # The recorded turns
+
+    def _read_turn(self) -> bool:
+        """Sort the next turn under audio or steps; False if there is none."""
+        if not self._turns:
+            return False
+        turn = self._turns.popleft()
+        step = _Step(turn, self._sound_read)
+        if not turn.is_client or turn.kind == "close":
+            self._steps.append(step)
+            return True
+        message = read_message(turn.kind, turn.data)
+        if isinstance(message, AudioPiece):
+            if message.data:
+                self._sound.append((message, turn.at))
+                self._sound_read += len(message.data)
+        elif keyed := self._recorded.key_message(message):
+            step.message, step.is_tied = keyed, is_tied_to_sound(message)
+            self._steps.append(step)
+            self._awaited.append(step)
+        return True
+
+    def _read_all(self) -> None:
+        while self._read_turn():
+            pass
+
+    def _next_sound(self) -> tuple[AudioPiece, int] | None:
+        while not self._sound and self._read_turn():
+            pass
+        return self._sound[0] if self._sound else None
+
+    def _next_message(self) -> _Step | None:
+        while not self._awaited and self._read_turn():
+            pass
+        return self._awaited[0] if self._awaited else None
+
+    def _next_step(self) -> _Step | None:
+        while not self._steps and self._read_turn():
+            pass
+        return self._steps[0] if self._steps else None
 
     # Messages of the server
 
     def _release_frames(self) -> list[Frame]:
         """Release the frames up to the next message of the client that is compared."""
         frames: list[Frame] = []
-        while self._turns and not self._is_over:
-            turn = self._turns[0]
+        while not self._is_over and (step := self._next_step()) is not None:
+            turn = step.turn
             if turn.is_client:
                 if turn.kind == "close":
                     break
-                self._awaited = self._awaited or self._compared_part(turn)
-                if self._awaited is not None:
+                if not step.has_come:
                     return frames
-                self._advance()
+            elif step.sound_before > self._sound_heard:
+                return frames
             else:
                 self._is_over = turn.kind == "close"
                 frames.append(self._frame(turn))
-                self._advance()
-        return frames if self._is_over else [*frames, self._end_frame()]
+                self._is_sound_answered |= self._sound_heard > 0
+                self._pass(turn.at)
+            self._steps.popleft()
+        return frames if self._is_over or self._sound else [*frames, self._end_frame()]
 
     def _frame(self, turn: Turn) -> Frame:
         self._sent.append(turn.data)
         data = rewrite_ids(turn.data, self._current_ids) if self._current_ids and turn.kind != "close" else turn.data
-        return Frame(after=self._pace.send_time(turn.at - self._at), kind=turn.kind, data=data)
+        return Frame(after=self._pace.send_time(max(0, turn.at - self._at)), kind=turn.kind, data=data)
 
     def _end_frame(self) -> Frame:
         """The frame after the last message: the connection broke, or the client left."""
         since = max(0, (self._exchange.ended_at or 0) - self._at)
-        if not self._turns and self._exchange.outcome in ("server_closed", "timed_out", "refused"):
+        if not self._steps and self._exchange.outcome in ("server_closed", "timed_out", "refused"):
             self._is_over = True
             return Frame(after=self._pace.send_time(since), kind="cut")
         return Frame(after=since + GRACE, kind="wait")
 
-    def _advance(self) -> None:
-        self._at = self._turns.popleft().at
-        self._awaited = None
+    def _pass(self, at: int) -> None:
+        self._at = max(self._at, at)
 
     # Messages of the client
-
-    def _compared_part(self, turn: Turn) -> AudioPiece | KeyedMessage | None:
-        """The part of a recorded message that is compared; None if nothing is."""
-        message = message_value(turn.data)
-        piece = audio_piece(message)
-        if piece is None:
-            return self._recorded.key_message(message)
-        return piece if piece.data else None
 
     def _match_sound(self, piece: AudioPiece) -> list[Frame]:
         """Compare audio, which may cover several recorded pieces and a part of the next one."""
         rest, frames = piece.data, list[Frame]()
         while rest and not self._is_over:
-            awaited = self._awaited
-            if not isinstance(awaited, AudioPiece) or awaited.frame != piece.frame:
-                return [*frames, *self._break_at_awaited(digest_audio(piece))]
-            size = min(len(rest), len(awaited.data))
-            if rest[:size] != awaited.data[:size]:
-                return [*frames, *self._break_at_awaited(digest_audio(piece))]
+            found = self._next_sound()
+            tied = next((step for step in self._awaited if step.is_tied), None)
+            if tied is not None and tied.sound_before <= self._sound_heard:
+                return [*frames, *self._break_at_message(tied, _audio_value(piece))]
+            if found is None:
+                return [*frames, *self._match_more_sound(piece)]
+            recorded, at = found
+            size = min(len(rest), len(recorded.data))
+            if recorded.frame != piece.frame or rest[:size] != recorded.data[:size]:
+                now, then = AudioPiece(piece.frame, rest[:size]), AudioPiece(recorded.frame, recorded.data[:size])
+                return [*frames, *self._break_between(_audio_value(then), _audio_value(now))]
             rest = rest[size:]
-            if size < len(awaited.data):
-                self._awaited = AudioPiece(awaited.frame, awaited.data[size:])
+            self._sound_heard += size
+            if size < len(recorded.data):
+                self._sound[0] = AudioPiece(recorded.frame, recorded.data[size:]), at
             else:
-                self._advance()
+                self._sound.popleft()
+                self._pass(at)
                 frames += self._release_frames()
         return frames
 
+    def _match_more_sound(self, piece: AudioPiece) -> list[Frame]:
+        """Accept audio that goes on longer: when a client hears an answer and stops sending depends on the clock."""
+        if self._is_sound_answered:
+            self._on_drift([f"/body/{self.message_count - 1}"])
+            return []
+        if self._awaited:
+            return self._break_at_message(self._awaited[0], _audio_value(piece))
+        return self._break_off("consumed")
+
+    def _is_request(self, message: Json) -> bool:
+        """Whether a message asks for the first answer, to all audio so far: from then on the server detects itself who speaks."""
+        return not self._is_sound_answered and _has_word(message, _REQUEST_WORDS)
+
     def _match_message(self, current: KeyedMessage) -> list[Frame]:
         """Compare any other message with the next recorded one."""
-        recorded = self._awaited
-        if not isinstance(recorded, KeyedMessage) or recorded.text != current.text:
-            return self._break_at_awaited(current.selected_fields, current.message)
+        step = self._next_message()
+        if step is None and self._sound:
+            return self._break_between(_audio_value(self._sound[0][0]), current.selected_fields, current.message)
+        if step is None:
+            return self._break_off("consumed", message=current.message)
+        recorded = step.message
+        assert recorded is not None
+        if recorded.text != current.text:
+            return self._break_at_message(step, current.selected_fields, current.message)
+        if step.sound_before > self._sound_heard and (step.is_tied or self._is_request(current.message)):
+            return self._break_between(_audio_value(self._sound[0][0]), current.selected_fields, current.message)
         if mistaken_id := self._mistaken_id(recorded, current):
             return self._break_off("no_match", (mistaken_id,), current.message)
         if places := _drift(recorded, current):
             self._on_drift([f"/body/{self.message_count - 1}{place}" for place in places])
-        self._advance()
+        self._awaited.popleft()
+        step.has_come = True
+        self._pass(step.turn.at)
         return self._release_frames()
 
     def _mistaken_id(self, recorded: KeyedMessage, current: KeyedMessage) -> Difference | None:
@@ -230,12 +318,12 @@ class WebsocketDialogue:
 
     def _close(self, data: bytes) -> list[Frame]:
         """Handle a close frame of the client."""
-        if self._turns and self._turns[0].kind == "close":
-            self._advance()
+        self._report_early_leave()
+        step, frames = self._next_step(), list[Frame]()
+        if step is not None and step.turn.is_client and step.turn.kind == "close":
+            self._steps.popleft()
+            self._pass(step.turn.at)
             frames = [frame for frame in self._release_frames() if frame.kind not in ("wait", "cut")]
-        else:
-            self._report_early_leave()
-            frames = []
         self._is_over = True
         # RFC 6455 5.5.1: a close frame is answered, typically with its own code.
         return (
@@ -243,16 +331,18 @@ class WebsocketDialogue:
         )
 
     def _report_early_leave(self) -> None:
-        if self._awaited is not None:
+        self._read_all()
+        if self._awaited or (self._sound and not self._is_sound_answered):
             self._on_break(Break(reason="client_left", number=self.message_count + 1))
+        elif self._sound:
+            self._on_drift([f"/body/{self.message_count}"])
 
     # Leaving the record
 
-    def _break_at_awaited(self, selected: Json, message: Json = None) -> list[Frame]:
-        awaited = self._awaited
-        if awaited is None:
-            return self._break_off("consumed", message=message)
-        recorded = digest_audio(awaited) if isinstance(awaited, AudioPiece) else awaited.selected_fields
+    def _break_at_message(self, step: _Step, selected: Json, message: Json = None) -> list[Frame]:
+        return self._break_between(step.message.selected_fields if step.message else None, selected, message)
+
+    def _break_between(self, recorded: Json, selected: Json, message: Json = None) -> list[Frame]:
         found = tuple(differences(recorded, selected)) or (Difference((), ABSENT, selected),)
         return self._break_off("no_match", found, message)
 
@@ -263,6 +353,50 @@ class WebsocketDialogue:
         return self._on_break(
             Break(reason=reason, number=self.message_count, differences=broken_places, message=message)
         )
+
+
+def _audio_value(piece: AudioPiece) -> Json:
+    return message_value(piece.data) if not piece.frame else digest_audio(piece)
+
+
+_WORDS: Final = re.compile(r"[A-Z]?[a-z]+")
+_REQUEST_WORDS: Final = frozenset(("response",))
+_SOUND_WORDS: Final = frozenset(
+    (
+        *(
+            "activity",
+            "audio",
+            "clear",
+            "close",
+            "commit",
+            "done",
+            "end",
+            "endpoint",
+            "eos",
+            "finalize",
+            "finish",
+            "flush",
+        ),
+        *("start", "stop", "terminate"),
+    )
+)
+
+
+def is_tied_to_sound(message: Json) -> bool:
+    """Whether a message says something of the audio before or after it, such as its end, by the name of its type."""
+    return not isinstance(message, dict) or _has_word(message, _SOUND_WORDS)
+
+
+def _has_word(message: Json, words: frozenset[str]) -> bool:
+    """Whether one of the words is in a message's type, or in its members' names if it has no type."""
+    if not isinstance(message, dict):
+        return False
+    kinds = (message.get(name) for name in ("type", "message_type", "event"))
+    kind = next((kind for kind in kinds if isinstance(kind, str)), None)
+    names = " ".join(message) if kind is None else kind
+    if isinstance(media := message.get("realtimeInput", message.get("realtime_input")), dict):
+        names = " ".join(media)  # Gemini: audioStreamEnd, activityStart
+    return any(word.lower() in words for word in _WORDS.findall(names))
 
 
 _NEW_EACH_TIME: Final = ("/event_id",)

@@ -91,6 +91,53 @@ def test_what_is_more_than_sound_counts_by_itself(message: Json) -> None:
     assert list(join_audio([message, message])) == [message, message]
 
 
+def test_binary_messages_are_one_stream_however_they_are_cut() -> None:
+    def key_of(*messages: bytes) -> str:
+        return make_key(socket(*(("request", one, "binary") for one in messages)).request, PROFILES).key
+
+    sound = bytes(range(40)) + b"{" + bytes(9) + b"["
+    cuts = ((40,), (20, 41), (10, 20, 30, 50))
+    keys = {key_of(*(sound[a:b] for a, b in zip((0, *cut), (*cut, None), strict=True))) for cut in cuts}
+    assert keys == {key_of(sound)} != {key_of(sound[:-1])}
+    # What a terminal sends stays readable, and JSON stays JSON.
+    typed = socket(("request", b"l", "binary"), ("request", b"s\n", "binary"), ("request", b'{"a":1}', "binary"))
+    assert message_values(typed.request.body) == ["ls\n", {"a": 1}]
+
+
+NAMED: list[Json] = [
+    {"user_audio_chunk": "AAE="},
+    {"audio_data": "AAE="},
+    {"type": "audio_input", "data": "AAE="},
+    {"type": "audio_chunk", "data": {"chunk": "AAE="}},
+    {"message_type": "input_audio_chunk", "audio_base_64": "AAE=", "commit": False, "sample_rate": 16000},
+    {"audio": {"data": "AAE=", "encoding": "audio/wav"}},
+]
+
+
+@pytest.mark.parametrize("message", NAMED)
+def test_services_name_sound_in_many_ways(message: Json) -> None:
+    piece = audio_piece(message)
+    assert piece is not None
+    assert piece.data == b"\0\1"
+    whole = json.loads(json.dumps(message).replace("AAE=", "AAEAAQ=="))
+    assert list(join_audio([message, message])) == list(join_audio([whole]))
+    assert "AAE" not in json.dumps(list(join_audio([message])))
+
+
+@pytest.mark.parametrize(
+    "message",
+    [
+        {"type": "start", "audio_format": "opus"},
+        {"type": "start", "audio": {"format": "opus"}},
+        {"type": "upload", "data": "AAE="},
+        {"message_type": "input_audio_chunk", "audio_base_64": "", "commit": True},
+        {"type": "audio_pair", "data": "AAE=", "chunk": "AAE="},
+    ],
+)
+def test_what_is_only_about_sound_is_none(message: Json) -> None:
+    assert audio_piece(message) is None
+
+
 @given(json_values)
 def test_no_message_surprises(message: Json) -> None:
     list(join_audio([message, message]))

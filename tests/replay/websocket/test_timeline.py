@@ -317,3 +317,173 @@ def test_a_conversation_that_is_not_taken_up_is_left() -> None:
     client.say(turn("a", "one"))
     client.part()
     assert [where.reason for where in client.broken] == ["client_left"]
+
+
+STARTED: Json = {"type": "input_audio_buffer.speech_started", "item_id": "item_1"}
+CALLED: Json = {"type": "response.function_call_arguments.done", "call_id": "call_1", "arguments": "{}"}
+RESULT: Json = {
+    "type": "conversation.item.create",
+    "item": {"type": "function_call_output", "call_id": "call_1", "output": "clear"},
+}
+SPEECH = bytes(range(60))
+
+
+def voice_session() -> Exchange:
+    """A microphone that goes on while the server hears that someone speaks and has a tool called."""
+    return socket(
+        ("response", HELLO),
+        ("request", append_audio(SPEECH[:7])),
+        ("request", UPDATE),
+        ("request", append_audio(SPEECH[7:20])),
+        ("response", STARTED),
+        ("request", append_audio(SPEECH[20:30])),
+        ("response", CALLED),
+        ("request", append_audio(SPEECH[30:45])),
+        ("request", RESULT),
+        ("request", CREATE),
+        ("request", append_audio(SPEECH[45:50])),
+        ("response", DONE),
+        ("request", append_audio(SPEECH[50:])),
+        url=REALTIME,
+    )
+
+
+@given(data=st.data())
+def test_what_a_client_says_while_its_microphone_is_on_may_come_at_any_time(data: st.DataObject) -> None:
+    client = Client(voice_session())
+    heard: list[Any] = client.first
+    waiting: list[Json] = [UPDATE]
+
+    def say(message: Json) -> None:
+        is_called = CALLED in heard
+        heard.extend(client.say(message))
+        waiting.extend([RESULT, CREATE] if CALLED in heard and not is_called else [])
+
+    cut: list[bytes] = data.draw(pieces(SPEECH))
+    for piece in cut:
+        say(append_audio(piece))
+        while waiting and bool(data.draw(st.booleans())):
+            say(waiting.pop(0))
+    while waiting:
+        say(waiting.pop(0))
+    assert [one for one in heard if one != WAIT] == [HELLO, STARTED, CALLED, DONE]
+    assert client.broken == []
+    assert client.drifted == []
+
+
+@pytest.mark.parametrize("ends", [SPEECH[50:53], SPEECH[50:] + b"and on", b""])
+def test_a_microphone_that_stops_sooner_or_later_after_the_answer_is_drift(ends: bytes) -> None:
+    client = Client(voice_session())
+    for message in (append_audio(SPEECH[:30]), UPDATE, RESULT, CREATE):
+        client.say(message)
+    assert client.say(append_audio(SPEECH[30:50])) == [DONE]
+    if ends:
+        client.say(append_audio(ends))
+    client.part()
+    assert client.broken == []
+    assert len(client.drifted) == 1
+
+
+def test_a_microphone_that_stops_before_the_answer_is_a_miss() -> None:
+    client = Client(voice_session())
+    for message in (append_audio(SPEECH[:20]), UPDATE):
+        client.say(message)
+    client.part()
+    assert [where.reason for where in client.broken] == ["client_left"]
+
+
+def test_a_result_that_differs_is_a_miss_while_the_microphone_is_on() -> None:
+    client = Client(voice_session())
+    for message in (append_audio(SPEECH[:33]), UPDATE):
+        client.say(message)
+    client.say({**RESULT, "item": {**RESULT["item"], "output": "rain"}})  # type: ignore[call-overload,dict-item,index]
+    (where,) = client.broken
+    assert [one.pointer for one in where.differences] == ["/item/output"]
+
+
+@pytest.mark.parametrize(
+    ("kind", "end"),
+    [
+        ("text", {"type": "input_audio_buffer.commit"}),
+        ("text", {"type": "input_audio_buffer.clear"}),
+        ("binary", {"type": "CloseStream"}),
+        ("binary", {"type": "Finalize"}),
+        ("binary", b"EOS"),
+    ],
+)
+@pytest.mark.parametrize("cut", [3, 9])
+def test_what_ends_the_sound_belongs_to_its_place(kind: Any, end: Any, cut: int) -> None:
+    def sound(data: bytes) -> Any:
+        return ("request", data, "binary") if kind == "binary" else ("request", append_audio(data))
+
+    url = REALTIME if kind == "text" else "wss://api.deepgram.com/v1/listen"
+    client = Client(socket(sound(b"\0abcde"), ("request", end), sound(b"fghi"), ("response", DONE), url=url))
+    said = b"\0abcdefghi"
+    client.played.receive(kind, said[:cut] if kind == "binary" else json.dumps(append_audio(said[:cut])).encode())
+    client.say(end)
+    assert [where.reason for where in client.broken] == ["no_match"]
+
+
+def test_sound_that_nobody_answered_must_come_whole() -> None:
+    upload = socket(("response", HELLO), ("request", b"\0abc", "binary"), ("request", BYE, "close"))
+    for said, reason in ((b"\0ab", "client_left"), (b"\0abcd", "consumed"), (b"\0abX", "no_match")):
+        client = Client(upload)
+        client.played.receive("binary", said)
+        client.part()
+        assert [where.reason for where in client.broken] == [reason]
+
+
+@given(data=st.data())
+def test_binary_sound_is_compared_by_its_bytes_however_it_is_cut(data: st.DataObject) -> None:
+    sound = b"\0\1{" + bytes(range(40))
+    keep_alive: Json = {"type": "KeepAlive"}
+    recorded = socket(
+        ("request", sound[:9], "binary"),
+        ("request", keep_alive),
+        ("request", sound[9:30], "binary"),
+        ("response", {"type": "Results"}),
+        ("request", sound[30:], "binary"),
+        ("request", {"type": "CloseStream"}),
+        ("response", {"type": "Metadata"}),
+        url="wss://api.deepgram.com/v1/listen",
+    )
+    client = Client(recorded)
+    heard: list[Any] = []
+    is_alive = False
+    for piece in data.draw(pieces(sound)):
+        if not is_alive and data.draw(st.booleans()):
+            is_alive = True
+            heard += client.say(keep_alive)
+        heard += client._read_frames(client.played.receive("binary", piece))
+    heard += [] if is_alive else client.say(keep_alive)
+    heard += client.say({"type": "CloseStream"})
+    assert heard == [{"type": "Results"}, {"type": "Metadata"}, WAIT]
+    assert client.broken == []
+
+
+SPOKEN = "wss://api.cartesia.ai/tts/websocket?cartesia_version=1"
+
+
+def text_to_speak(context: str, transcript: str) -> Json:
+    return {"context_id": context, "transcript": transcript, "continue": False}
+
+
+def test_texts_to_speak_at_once_have_new_names_and_come_in_any_order() -> None:
+    def sound(context: str, data: str) -> Json:
+        return {"type": "chunk", "context_id": context, "data": data}
+
+    recorded = socket(
+        ("request", text_to_speak("a", "One.")),
+        ("request", text_to_speak("b", "Two.")),
+        ("response", sound("a", "1")),
+        ("response", sound("b", "2")),
+        ("response", sound("a", "1")),
+        url=SPOKEN,
+    )
+    client = Client(recorded)
+    assert [one for one in client.say(text_to_speak("y", "Two.")) if one != WAIT] == [sound("y", "2")]
+    assert client.say(text_to_speak("x", "One.")) == [sound("x", "1"), sound("x", "1"), WAIT]
+    client = Client(recorded)
+    client.say(text_to_speak("x", "One, or two."))
+    (where,) = client.broken
+    assert [one.pointer for one in where.differences] == ["/transcript"]
