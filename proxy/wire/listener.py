@@ -29,6 +29,12 @@ RETRY_AFTER: Final = 0.05
 ACCEPTS_PER_TURN: Final = 64
 """Maximum number of connections accepted in one turn of the event loop."""
 
+FULL: Final = (
+    "%d clients are connected, which is all that the hard limit of open files (ulimit -Hn) allows: further ones wait unanswered"
+    " until others leave; raise the limit, or start more --workers"
+)
+"""Logged while clients wait, once a minute (`store.log_format`). Without it, all that anybody sees is agents that hang."""
+
 SHORTAGES: Final = frozenset({errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM})
 
 
@@ -114,6 +120,7 @@ class Listener:
     def _accept(self, listening: socket.socket) -> None:
         for _ in range(ACCEPTS_PER_TURN):
             if self._open_connections() + len(self._starting) >= self._limit:
+                log.warning(FULL, self._limit)
                 self._pause(listening)  # neither engine reports the end of a connection, so retry by time
                 return
             try:
@@ -121,8 +128,7 @@ class Listener:
             except (BlockingIOError, InterruptedError, ConnectionAbortedError):
                 return  # no connection is waiting, or it ended before it was accepted (accept(2))
             except OSError as error:
-                if error.errno not in SHORTAGES:
-                    log.warning("a connection could not be accepted: %s", error.strerror)
+                log.warning("a connection could not be accepted: %s", error.strerror)
                 self._pause(listening)
                 return
             connection.setblocking(False)

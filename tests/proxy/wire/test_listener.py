@@ -49,7 +49,9 @@ async def send_word(port: int, word: bytes) -> bytes:
     return answer
 
 
-async def test_clients_beyond_the_limit_wait_until_others_have_left(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_clients_beyond_the_limit_wait_until_others_have_left(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
     monkeypatch.setattr(listener, "connection_limit", lambda: LIMIT)
     monkeypatch.setattr(listener, "RETRY_AFTER", 0.001)
     Echo.served, Echo.most = set(), 0
@@ -58,8 +60,11 @@ async def test_clients_beyond_the_limit_wait_until_others_have_left(monkeypatch:
     words = [b"%03d" % number for number in range(30)]
 
     async with asyncio.timeout(60):
+        assert await send_word(port, b"alone") == b"alone"
+        assert not caplog.messages
         answers = await asyncio.gather(*(send_word(port, word) for word in words))
 
+    assert "3 clients are connected, which is all that the hard limit of open files (ulimit -Hn) allows" in caplog.text
     accepting.close()
     assert answers == words
     assert Echo.most == LIMIT
