@@ -12,6 +12,7 @@ replay_parameters    read and check the options of a replay or fork
 answers              JSON, lists and bodies as responses
 line_lists           lists as pages, or as lines
 limits               what clients may take before they are answered
+compression          compress answers for browsers
 spilled_answers      large responses in files
 helper_answers       responses that a helper process makes
 render               make a response in a helper process

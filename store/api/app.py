@@ -9,6 +9,7 @@ from fastapi import Depends, FastAPI
 from store.access.api_tokens import ApiTokens
 from store.api import helper_answers as aside
 from store.api import problems
+from store.api.compression import Compression
 from store.api.deferred_route import DeferredRoute
 from store.api.deps import Deps
 from store.api.guard import Guard, Tokens
@@ -85,6 +86,7 @@ def create_app(
     accepted = Tokens(tokens, token_file, api_tokens)
     app.state.tokens = accepted
     # The last one is the first to see a request.
+    app.add_middleware(Compression)
     app.add_middleware(Spill, directory=deps.spill_directory)
     app.add_middleware(RequestBodyLimit)
     app.add_middleware(
