@@ -3,6 +3,7 @@
 replays            choose the recording that answers a request
 recording          a recorded run, keyed and indexed
 script             choose the recorded exchange that answers a request
+closest_match      choose the one that fits best, and adapt its answer
 incoming_request   a request to a replay
 session            one replay: its position in a recording, its counts and its report
 answer             the answer that a wire engine sends

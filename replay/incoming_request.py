@@ -1,8 +1,14 @@
 """A request to a replay, and what a miss of it says about its replay."""
 
+import asyncio
+from collections.abc import Callable
+
 import msgspec
 
 from calls.model import Request
+
+_HEAVY = 256 << 10
+"""Bodies with more bytes than this are parsed on a thread, so that other requests need not wait."""
 
 _MAX_URL = 200
 _RECORD_AGAIN = "record the run again: playhead record -- CMD"
@@ -55,3 +61,7 @@ class IncomingRequest(msgspec.Struct, kw_only=True):  # not frozen: see replay/a
         """Method and URL, short enough for a sentence."""
         url = self.request.url
         return f"{self.request.method} {url if len(url) <= _MAX_URL else url[:_MAX_URL] + '…'}"
+
+    async def run_off_loop[T](self, work: Callable[[], T]) -> T:
+        """Do work on the request: on a thread if its body is large, and directly otherwise."""
+        return await asyncio.to_thread(work) if len(self.request.body.data) > _HEAVY else work()

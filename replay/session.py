@@ -19,6 +19,7 @@ from calls.keys.key import make_key, raw_digest
 from calls.model import Exchange, Json, Request, client_outcome, has_answer_ended, header
 from replay import playback
 from replay.answer import Answer, Duplex, MatchTier, source_header
+from replay.closest_match import ALTERNATIVES_CONSIDERED, ClosestMatch
 from replay.duplex import DuplexReplay, UnrecordedCall, is_grpc
 from replay.effects import EffectsReplay
 from replay.forks.hooks import HookAnswer
@@ -27,21 +28,15 @@ from replay.misses import explain, miss
 from replay.misses.miss import Miss
 from replay.pacing import INSTANT
 from replay.recording import Recording
-from replay.reframing.adapt_answer import AdaptedAnswer, adapt_answer, find_closest, find_same_ids, is_told_by_ids
+from replay.reframing.adapt_answer import AdaptedAnswer, adapt_answer
 from replay.reframing.id_pairs import KnownPairs
 from replay.reframing.resumed_streams import ResumedStreams
 from replay.replay_options import ReplayOptions
 from replay.report import REPORT_LISTED, Tally, build_report, interrupted_report, report_with_effects
-from replay.script import Position, RecordedExchange, Script, ScriptMatch, session_place
+from replay.script import Position, RecordedExchange, Script, ScriptMatch
 from replay.websocket import session as sockets
 from replay.websocket.mcp_stream import McpStream, find_mcp_stream
 from replay.websocket.timeline import Break
-
-_HEAVY = 256 << 10
-"""Bodies with more bytes than this are parsed on a thread, so that other requests need not wait."""
-
-_ALTERNATIVES_CONSIDERED = 8
-"""Maximum number of other exchanges with the same key that are considered if the next one is not a strict match."""
 
 _UNPLAYED_CONSIDERED = 256
 """Maximum number of unplayed exchanges that are considered in the search for the nearest call."""
@@ -185,7 +180,7 @@ class Session:
         if self._is_unrecorded(request):
             return UnrecordedCall(lambda: self._early_miss(incoming(), explain.unrecorded_url_miss(incoming())))
         recorded, are_all_duplex = self.recording.duplex_calls.get((request.method, request.url), ((), False))
-        free = list(islice(filter(self._script.is_free, recorded), _ALTERNATIVES_CONSIDERED))
+        free = list(islice(filter(self._script.is_free, recorded), ALTERNATIVES_CONSIDERED))
         if not free:
             return None
         # Their bodies may have to be unpacked.
@@ -228,7 +223,7 @@ class Session:
             self._tally.add_miss(miss.miss_entry(why))
             return miss.miss_answer(why, incoming.request)
         raw = raw_digest(incoming.request)
-        key = self._script.key_of(raw) or await self._request_key(incoming.request)
+        key = self._script.key_of(raw) or await self._request_key(incoming)
         names = self._script.index.request_names(incoming.request)
         match = self._script.take_next(key, raw, incoming.actor, names)
         return await (
@@ -305,8 +300,12 @@ class Session:
             report = self.options.miss_hook.extend_report(report)
         return report if self.effects is None else self.effects.report_with_overrides(report)
 
-    async def _request_key(self, request: Request) -> str:
-        return (await _run_off_loop(request, partial(make_key, request, self.recording.profiles))).key
+    @property
+    def _closest_match(self) -> ClosestMatch:
+        return ClosestMatch(self._script, self.recording.profiles, self._known_pairs)
+
+    async def _request_key(self, incoming: IncomingRequest) -> str:
+        return (await incoming.run_off_loop(partial(make_key, incoming.request, self.recording.profiles))).key
 
     async def _answer_match(self, incoming: IncomingRequest, match: ScriptMatch) -> Answer | None:
         if match.recorded.is_heavy:
@@ -319,7 +318,7 @@ class Session:
         if exchange.outcome == "client_closed":
             exchange = await self._without_early_end(exchange)
         if match.is_exact and not _has_other_cookies(match, incoming.request):
-            match = await self._with_certainty(incoming, match)
+            match = await self._closest_match.with_certainty(incoming, match)
             return self._served_answer(incoming, match, AdaptedAnswer(exchange=exchange, is_strict_match=True))
         return await self._adapted_answer(incoming, match, exchange)
 
@@ -330,70 +329,18 @@ class Session:
 
     async def _adapted_answer(self, incoming: IncomingRequest, match: ScriptMatch, exchange: Exchange) -> Answer | None:
         """Answer a request that is not byte for byte the recorded one."""
-        fit = await _run_off_loop(
-            incoming.request, partial(adapt_answer, exchange, incoming.request, self.recording.profiles)
-        )
-        if not match.is_repeat and (closer := await self._swap_for_closer_match(incoming, match, fit)):
-            match = msgspec.structs.replace(match, recorded=closer)
-            profiles = self.recording.profiles
-            fit = await _run_off_loop(
-                incoming.request, partial(adapt_answer, closer.exchange, incoming.request, profiles)
-            )
+        match, fit = await self._closest_match.adapt(incoming, match, exchange)
         recorded = match.recorded
         if fit.drift:
             self._tally.add_drift(recorded.id, fit.drift)
         if fit.misfit:
             return self._miss_answer(incoming, explain.incomplete_miss(incoming, recorded, fit.misfit))
-        match = await self._with_certainty(incoming, match)
+        match = await self._closest_match.with_certainty(incoming, match)
         self._known_pairs.note(fit.id_pairs)
         if recorded.session:
             self._resumed_streams = self._resumed_streams or ResumedStreams()
             self._resumed_streams.note_request(recorded.exchange.request, incoming.request)
         return self._served_answer(incoming, match, fit)
-
-    async def _with_certainty(self, incoming: IncomingRequest, match: ScriptMatch) -> ScriptMatch:
-        """Call a match certain whose ids exclude the exchanges that overlapped it."""
-        if not match.is_ambiguous:
-            return match
-        recorded, profiles = match.recorded, self.recording.profiles
-        rivals = self._script.rivals(recorded, _ALTERNATIVES_CONSIDERED)
-        if any(rival.is_heavy for rival in rivals):
-            return match
-        is_told = partial(is_told_by_ids, recorded, rivals, incoming.request, profiles, self._known_pairs)
-        is_ambiguous = not await _run_off_loop(incoming.request, is_told)
-        return msgspec.structs.replace(match, is_ambiguous=is_ambiguous)
-
-    async def _swap_for_closer_match(
-        self, incoming: IncomingRequest, match: ScriptMatch, fit: AdaptedAnswer
-    ) -> RecordedExchange | None:
-        """Take an exchange of the same key that matches better in place of the one that was chosen.
-
-        A strict match is always better. One that matches only in form (whole or streamed) is better if the chosen one does not.
-        What differs between requests of one session is mostly their number, which says nothing.
-        """
-        recorded, profiles, known = match.recorded, self.recording.profiles, self._known_pairs
-        if recorded.session and recorded.session == session_place(incoming.request.headers):
-            return None
-        if fit.is_strict_match and not known.distance(fit.id_pairs):
-            return None
-        free = self._script.free_exchanges(recorded.key, incoming.actor)
-        others = islice(
-            (one for one in free if match.name is None or match.name in one.names), _ALTERNATIVES_CONSIDERED
-        )
-        light = [other for other in others if not other.is_heavy]
-        closer = None
-        if not fit.is_strict_match:
-            closer = await _run_off_loop(
-                incoming.request, partial(find_closest, light, incoming.request, profiles, known)
-            )
-        if closer is not None and not fit.is_reframed and fit.misfit is None:
-            adapt = partial(adapt_answer, closer.exchange, incoming.request, profiles)
-            if not (await _run_off_loop(incoming.request, adapt)).is_strict_match:
-                closer = None
-        if closer is None:
-            same_ids = partial(find_same_ids, fit.id_pairs, light, incoming.request, profiles, known)
-            closer = await _run_off_loop(incoming.request, same_ids)
-        return closer and self._script.swap(recorded, lambda other: other is closer)
 
     def _served_answer(self, incoming: IncomingRequest, match: ScriptMatch, fit: AdaptedAnswer) -> Answer | None:
         """Answer from the recording, unless the answer is edited or incomplete."""
@@ -555,11 +502,6 @@ def _has_other_cookies(match: ScriptMatch, request: Request) -> bool:
 @lru_cache(256)
 def _host(url: str) -> str:
     return urlsplit(url).hostname or ""
-
-
-async def _run_off_loop[T](request: Request, work: Callable[[], T]) -> T:
-    """Do the work on a thread if the request has a large body, and directly otherwise."""
-    return await asyncio.to_thread(work) if len(request.body.data) > _HEAVY else work()
 
 
 def _unused_entry(recorded: RecordedExchange) -> Json:
