@@ -7,17 +7,17 @@ service has no price, or the answer has no usage. Prices are list prices, withou
 
 import datetime as dt
 import importlib.metadata
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from decimal import Decimal, InvalidOperation
-from functools import cache, lru_cache
+from functools import cache, lru_cache, partial
 from typing import TYPE_CHECKING, Final
 from urllib.parse import urlsplit
 
 import msgspec
 
 from calls.codec.json import dumps
-from calls.codec.lenient_json import as_object, as_text_or_none
+from calls.codec.lenient_json import as_array, as_object, as_text_or_none
 from calls.model import Call, Exchange, Json, Usage, header
 from store.pricing.own_prices import NO_PRICES, OwnPrice, OwnPrices, PricedCall, price_usage
 
@@ -57,6 +57,8 @@ _PROVIDERS: Final = {
 }
 """By our name of a provider, the name in the tables. Other services are looked up by their address."""
 
+_LIVE: Final = "live"
+
 _FLAVORS: Final = {
     "openai_chat": ("chat",),
     "openai_completions": ("chat",),
@@ -64,6 +66,8 @@ _FLAVORS: Final = {
     "openai_responses": ("responses",),
     "openai_embeddings": ("embeddings",),
     "openai_rest": ("images",),
+    "openai_realtime": ("realtime",),
+    "gemini_live": (_LIVE,),
     "anthropic": ("anthropic",),
     "bedrock_invoke": ("anthropic",),
 }
@@ -73,6 +77,9 @@ _MODALITIES: Final = ("text", "audio", "image", "video")
 
 _AUDIO_COSTS_MORE: Final = frozenset(("openai", "azure"))
 """Providers that charge many times as much for audio as for text. Where a model has only prices of text, the tables would apply these."""
+
+_SESSIONS: Final = ("openai_realtime", "gemini_live")
+"""Dialects whose answers report usage several times."""
 
 _USAGE_MEMBERS: Final = ("usage", "usageMetadata", "meta")
 """Members of an answer that hold its usage."""
@@ -136,16 +143,50 @@ def _list_cost(exchange: Exchange, call: Call) -> Cost | None:
     if (stated := _stated_cost(call, answer)) is not None:
         return Cost(usd=stated, prices=STATED)
     models = [name for name in (call.model_returned, call.model_requested) if name]
-    usage_members = {name: answer[name] for name in _USAGE_MEMBERS if name in answer}
+    reports = _usage_reports(call.dialect, answer)
     service = _PROVIDERS.get(call.provider) or _service_address(exchange.request.url)
-    if not models or (not usage_members and call.usage == Usage()):
+    if not models or (not reports and call.usage == Usage()):
         return None
     # Prices may depend on the hour of the day. Rounding to the minute lets the cache answer equal calls.
     minute = exchange.started_at // _MINUTE
     flavors = (*_FLAVORS.get(call.dialect, ()), "default")
-    found = _table_prices(service, flavors, tuple(models), dumps(usage_members), call.usage, _context(answer), minute)
+    find_prices = partial(_table_prices, service, flavors, tuple(models))
+    # Our own counts are of the whole session, and do not tell audio from text.
+    counts = Usage() if reports and call.dialect in _SESSIONS else call.usage
+    found = _sum_prices(find_prices(dumps(one), counts, _context(answer), minute) for one in reports or [{}])
     usd = None if found is None else _plausible_amount(found[2])
     return None if usd is None else Cost(usd=usd, prices=tables_version())
+
+
+def _usage_reports(dialect: str, answer: Mapping[str, Json]) -> list[Json]:
+    """Return the parts of an answer that report usage, as the tables read them.
+
+    A session over a WebSocket reports it with each of its answers, of which audio costs more than text.
+    """
+    if dialect == "openai_realtime":
+        usages = [as_object(one).get("usage") for one in as_array(answer.get("responses"))]
+        if any(usages):
+            return [{"response": {"usage": usage}} for usage in usages if usage]
+    if dialect == "gemini_live":
+        usages = [as_object(one).get("usageMetadata") for one in as_array(answer.get("turns"))]
+        return [{"usageMetadata": _respell_live_usage(as_object(usage))} for usage in usages if usage]
+    members = {name: answer[name] for name in _USAGE_MEMBERS if name in answer}
+    return [members] if members else []
+
+
+def _respell_live_usage(usage: Mapping[str, Json]) -> Json:
+    """Return the usage of Gemini Live in the names of `generateContent`."""
+    return {name.replace("response", "candidates"): value for name, value in usage.items()}
+
+
+def _sum_prices(found: Iterable[tuple[Decimal, Decimal, Decimal] | None]) -> tuple[Decimal, Decimal, Decimal] | None:
+    """Return the sum of prices; None if one is unknown."""
+    prices = list(found)
+    known = [price for price in prices if price is not None]
+    if len(known) < len(prices):
+        return None
+    input_prices, output_prices, totals = zip(*known, strict=True)
+    return sum(input_prices, Decimal(0)), sum(output_prices, Decimal(0)), sum(totals, Decimal(0))
 
 
 def _context(answer: Mapping[str, Json]) -> tuple[str, str]:
@@ -168,15 +209,14 @@ def split_cost(
 ) -> tuple[Decimal, Decimal] | None:
     """Return what the input and the output of a call cost; None unless the cost is from these tables and splits in two."""
     body = as_object(answer)
-    usage_members = {name: body[name] for name in _USAGE_MEMBERS if name in body}
+    reports = _usage_reports(dialect, body)
     model_names = tuple(name for name in models if name)
-    if prices != tables_version() or not model_names or not usage_members:
+    if prices != tables_version() or not model_names or not reports:
         return None
     service = _PROVIDERS.get(provider) or f"https://{host}/"
     flavors = (*_FLAVORS.get(dialect, ()), "default")
-    found = _table_prices(
-        service, flavors, model_names, dumps(usage_members), Usage(), _context(body), started_at // _MINUTE
-    )
+    find_prices = partial(_table_prices, service, flavors, model_names)
+    found = _sum_prices(find_prices(dumps(one), Usage(), _context(body), started_at // _MINUTE) for one in reports)
     return None if found is None or found[0] + found[1] != found[2] else found[:2]
 
 
@@ -245,7 +285,8 @@ def _table_prices(
     gateway = {name: value for name, value in zip(("service_tier", "speed"), context, strict=True) if value}
     prices = (_result_or_none(_tables().calc, counted, model, provider.id, None, at, gateway) for model in models)
     price = next((price for price in prices if price is not None), None)
-    if price is None or (provider.id in _AUDIO_COSTS_MORE and _lacks_audio_price(counted, price.model_price)):
+    audio_costs_more = provider.id in _AUDIO_COSTS_MORE or _LIVE in flavors
+    if price is None or (audio_costs_more and _lacks_audio_price(counted, price.model_price)):
         return None
     return price.input_price, price.output_price, price.total_price
 

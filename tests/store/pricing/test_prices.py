@@ -15,6 +15,7 @@ from calls.model import Call, Exchange
 from store.active_profiles import load_profiles
 from store.pricing import prices
 from store.pricing.prices import Cost, call_cost
+from tests.calls.sockets import socket
 from tests.calls.strategies import json_values
 from tests.calls.test_derive import answered_exchange
 
@@ -205,3 +206,51 @@ def test_no_usage_surprises_us(usage: Any) -> None:
         usd(f"{OPENAI}/chat/completions", chat("gpt-4o-mini", told))
         usd("https://openrouter.ai/api/v1/chat/completions", chat("m", {"cost": told}))
         usd("https://api.anthropic.com/v1/messages", {"model": "claude-3-5-haiku-20241022", "usage": told})
+
+
+SPOKEN_USAGE: Any = {
+    "total_tokens": 150,
+    "input_tokens": 100,
+    "output_tokens": 50,
+    "input_token_details": {"text_tokens": 40, "audio_tokens": 60, "cached_tokens": 0},
+    "output_token_details": {"text_tokens": 10, "audio_tokens": 40},
+}
+LIVE_USAGE: Any = {
+    "promptTokenCount": 100,
+    "responseTokenCount": 50,
+    "totalTokenCount": 150,
+    "promptTokensDetails": [{"modality": "AUDIO", "tokenCount": 60}, {"modality": "TEXT", "tokenCount": 40}],
+    "responseTokensDetails": [{"modality": "AUDIO", "tokenCount": 50}],
+}
+GOOGLE_LIVE = "https://generativelanguage.googleapis.com/ws/google.ai.generativelanguage.v1beta.GenerativeService"
+
+
+def realtime_cost(model: str, *usages: Any) -> float | None:
+    done: Any = [{"type": "response.done", "response": {"id": f"r{n}", "usage": u}} for n, u in enumerate(usages)]
+    session: Any = {"type": "session.created", "session": {"id": "s", "model": model}}
+    said = socket(
+        *(("response", one) for one in (session, *done)), url=f"wss://api.openai.com/v1/realtime?model={model}"
+    )
+    found = call_cost(replace(said, started_at=NOON), derive_call(said, PROFILES))
+    return None if found is None else float(found.usd)
+
+
+def live_cost(model: str, *usages: Any) -> float | None:
+    turns: Any = [{"serverContent": {"turnComplete": True}, "usageMetadata": usage} for usage in usages]
+    setup: Any = {"setup": {"model": f"models/{model}"}}
+    said = socket(("request", setup), *(("response", one) for one in turns), url=f"{GOOGLE_LIVE}.BidiGenerateContent")
+    found = call_cost(replace(said, started_at=NOON), derive_call(said, PROFILES))
+    return None if found is None else float(found.usd)
+
+
+@pytest.mark.parametrize("turns", [1, 3])
+def test_what_is_spoken_over_a_websocket_costs_what_audio_costs(turns: int) -> None:
+    spoken = (40 * 4 + 60 * 32 + 10 * 16 + 40 * 64) / 1e6
+    assert realtime_cost("gpt-realtime", *[SPOKEN_USAGE] * turns) == pytest.approx(spoken * turns)
+    lived = (40 * 0.5 + 60 * 3 + 50 * 12) / 1e6
+    assert live_cost("gemini-live-2.5-flash", *[LIVE_USAGE] * turns) == pytest.approx(lived * turns)
+
+
+def test_speech_of_a_live_model_without_a_price_of_audio_has_no_cost() -> None:
+    assert live_cost("gemini-2.5-flash", LIVE_USAGE) is None
+    assert realtime_cost("gpt-realtime", SPOKEN_USAGE, {"input_tokens": "many"}) is None
