@@ -22,11 +22,6 @@ SLOW = b"token=" * (2 * INLINE_FEED // 6) + b"\n" + TOKEN + b" \n"
 
 
 @pytest.fixture
-def directory(tmp_path: Path) -> Path:
-    return tmp_path / "spool"
-
-
-@pytest.fixture
 def redacting_threads(monkeypatch: pytest.MonkeyPatch) -> list[bool]:
     """Whether the thread of the test redacted, for each time that pieces were."""
     found: list[bool] = []

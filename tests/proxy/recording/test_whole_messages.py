@@ -26,11 +26,6 @@ bodies = st.sampled_from([b"", b'{"a": 1}', b"api_key=hunter2hunter2&a=1", b'{"k
 kinds = st.sampled_from([(), JSON, FORM, ZIPPED])
 
 
-@pytest.fixture
-def directory(tmp_path: Path) -> Path:
-    return tmp_path / "spool"
-
-
 def told_whole(one: ExchangeRecording, asked: bytes, answered: bytes, headers: Headers) -> None:
     one.record_request(asked, 3)
     one.record_response(5, 200, "OK", "HTTP/1.1", headers, answered, completes_exchange=True)

@@ -1,0 +1,11 @@
+"""Where recorders of tests write."""
+
+from pathlib import Path
+
+import pytest
+
+
+@pytest.fixture
+def directory(tmp_path: Path) -> Path:
+    """The directory of a spool."""
+    return tmp_path / "spool"
