@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from calls.codec.encoding import decode_content
+from calls.events import Data
 from calls.model import Headers
 from proxy.recording.message_recording import REDACT_INLINE_BYTES
 from tests.calls.secrets import TOKENS
