@@ -31,6 +31,7 @@ from proxy.mitm.relay_stream import RelayStream
 from proxy.mitm.replay_stream import ReplayStream
 from proxy.mitm.tunnel import OpaqueTunnel
 from proxy.recording.run_identity import parse_credentials
+from proxy.wire.client_hello import MAX_HELLO_BYTES
 from proxy.wire.engine_state import EngineState, OpenedTunnel
 from proxy.wire.problem import Problem, UpstreamFault
 from proxy.wire.run_access import require_write_access
@@ -43,6 +44,9 @@ REPLACEMENTS = {
 }
 
 
+_ONE_READ = 256 << 10
+"""Bytes that one read of a connection may have. What follows a whole ClientHello in the same read does not count."""
+
 PREFACE = b"PRI * HTTP/2.0\r\n"
 """The beginning of an HTTP/2 connection with prior knowledge (RFC 9113 3.4)."""
 
@@ -53,6 +57,18 @@ def install() -> None:
         setattr(http_layers, name, replacement)
     _http1.make_error_response = http1.error_response
     header_cache_patch.install()
+
+
+class ClientTls(ClientTLSLayer):
+    """The TLS of a client. mitmproxy parses all of a ClientHello again for each piece of it, and lets it have 16 MiB.
+
+    That took a client half a second of the event loop for each megabyte.
+    """
+
+    def receive_handshake_data(self, data: bytes) -> CommandGenerator[tuple[bool, str | None]]:
+        if not self.client_hello_parsed and len(self.recv_buffer) + len(data) > MAX_HELLO_BYTES + _ONE_READ:
+            return False, f"the client sent no ClientHello in its first {MAX_HELLO_BYTES >> 10} KiB"
+        return (yield from super().receive_handshake_data(data))
 
 
 class Http(http_layers.HttpLayer):
@@ -184,7 +200,7 @@ class LayerChooser:
         if not context.client.tls and len(data) < 3:
             return None
         if starts_like_tls_record(data) and not context.client.tls:
-            return _stack_layers(ServerTLSLayer(context), ClientTLSLayer(context))
+            return _stack_layers(ServerTLSLayer(context), ClientTls(context))
         if data.startswith(PREFACE) and not context.client.tls:
             context.client.alpn = b"h2"
         if context.client.alpn in tls.HTTP_ALPNS or _is_like_http(data):
@@ -205,7 +221,7 @@ class LayerChooser:
         elif self.engine.proxy is not None:
             mode = HTTPMode.upstream
         if starts_like_tls_record(data):
-            layers.append(ClientTLSLayer(context))
+            layers.append(ClientTls(context))
         return _stack_layers(*layers, Http(context, mode, connection))
 
     def _admit_connect(self, connection: MitmConnection, flow: http.HTTPFlow) -> None:
