@@ -20,8 +20,11 @@ from proxy.recording.spool_outbox import RecordWriter
 REDACT_INLINE_BYTES: Final = 32 << 10
 """Maximum decompressed size of a whole body with a secret that is redacted without a thread: others wait up to 10 µs for each byte."""
 
-MAX_THREAD_BYTES: Final = 256 << 10
-"""Bytes of one body that may wait for the thread: the worker waits for it, where a sender does not."""
+MAX_THREAD_BYTES: Final = 2 << 20
+"""Bytes of one body that may wait for the thread: beyond them the worker waits for it, and with it all other connections.
+
+More than a paused sender may still send, which is the window of its stream in HTTP/2 (`proxy.lane.h2.wire.WINDOW`).
+"""
 
 
 class MessageRecording:

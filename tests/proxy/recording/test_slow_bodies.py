@@ -10,6 +10,7 @@ import pytest
 from calls.model import Chunk, Headers
 from calls.redaction.body import Piece
 from calls.redaction.streams.streamed_body import StreamedBody
+from proxy.lane.h2.wire import WINDOW
 from proxy.recording.exchange_recording import THREAD_BYTES
 from proxy.recording.redaction_speed import INLINE_FEED
 from tests.calls.secrets import TOKENS
@@ -19,6 +20,8 @@ TEXT: Headers = (("Content-Type", "text/plain"),)
 TOKEN = TOKENS[2].encode()
 SLOW = b"token=" * (2 * INLINE_FEED // 6) + b"\n" + TOKEN + b" \n"
 """Nearly every word of it begins a secret."""
+
+WORDS = b"a few words \n" * 1024
 
 
 @pytest.fixture
@@ -101,6 +104,41 @@ async def test_senders_wait_while_much_of_a_body_waits_for_the_thread(directory:
         one.record_end("response", 98)
         one.record_close(99, "completed")
         assert await one.wait_until_recorded()
+    assert TOKEN not in at.raw()
+
+
+async def test_the_worker_does_not_wait_for_the_thread_while_a_paused_sender_uses_up_its_window(
+    directory: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """In HTTP/2 a sender that is paused may still send what its window allows."""
+    may_redact = threading.Event()
+    waits: list[object] = []
+
+    def wait_at_most(work: Sequence[Future[list[Piece]]]) -> None:
+        waits.append(work)
+        may_redact.set()
+
+    monkeypatch.setattr("proxy.recording.message_recording.wait", wait_at_most)
+    with desk(directory) as at:
+        run = at.recorder.resources.run_on_thread
+        at.recorder.resources.run_on_thread = lambda redact: run(lambda: (may_redact.wait(30), redact())[1])  # type: ignore[method-assign]
+        one = at.begin()
+        one.record_end("request", 1)
+        one.record_response_head(2, 200, "OK", "HTTP/1.1", TEXT)
+        sent = 0
+        while not one.is_behind:
+            one.record_data("response", SLOW, 3)
+            sent += len(SLOW)
+        for number in range(WINDOW // len(WORDS)):
+            one.record_data("response", WORDS, 4 + number)
+        assert waits == []
+        may_redact.set()
+        one.record_end("response", 98)
+        one.record_close(99, "completed")
+        assert await one.wait_until_recorded()
+    (exchange,) = at.exchanges().values()
+    assert exchange.response is not None
+    assert exchange.response.body.size == sent + WINDOW // len(WORDS) * len(WORDS)
     assert TOKEN not in at.raw()
 
 
