@@ -1,6 +1,6 @@
 // The frame of the page: header, the view of the address, help, themes.
 import { html, render, useEffect, useErrorBoundary, useState } from "./core/html.js";
-import { get, isOffline, leftOut, del } from "./core/api.js";
+import { get, isOffline, leftOut, del, unreachable } from "./core/api.js";
 import { Link, navigate, useLocation } from "./core/router.js";
 import { activeKeys, useKeys } from "./core/keys.js";
 import { Dialog, ErrorNote, Loading, setSession, useSession } from "./core/parts.js";
@@ -37,7 +37,8 @@ function View({ path, query }) {
     document.title = [...Object.values(route.params).slice(0, 2), route.title, "Playhead"].join(" · ");
     route.load().then(
       (module) => isCurrent && setLoaded({ component: module.default, path }),
-      (error) => isCurrent && setLoaded({ error, path }),
+      // Browsers say it in words of their own, with the address of a script.
+      (error) => isCurrent && setLoaded({ error: error instanceof TypeError ? unreachable() : error, path }),
     );
     return () => { isCurrent = false; };
   }, [path]);
@@ -86,10 +87,7 @@ function App() {
     if (isOffline && path === "/") get("/v1/runs").then(({ items }) => navigate(`/runs/${encodeURIComponent(items[0].id)}`, {}, { replace: true }));
   }, [path]);
   useEffect(() => {
-    if (isOffline || path === "/login") return;
-    get("/v1/session").then(setSession, (error) => {
-      if (error.status === 401) navigate("/login", { next: location.pathname + location.search }, { replace: true });
-    });
+    if (!isOffline && path !== "/login") get("/v1/session").then(setSession, () => {});
   }, [path === "/login"]);
   useKeys({
     "?": { label: "this help", run: () => setHelpOpen(true) },
@@ -109,7 +107,7 @@ function App() {
         height="16" rx="4" /><path class="logo-mark" d="M5 4v8l6-4z" /><path class="logo-line" d="M12 4v8" /></svg><span>Playhead</span></${Link}>
       ${!isOffline && html`<nav aria-label="Pages">${tab("/", "Runs")}${tab("/costs", "Costs")}${tab("/drift", "Drift")}</nav>`}
       ${isOffline && html`<span class="chip"
-        title=${leftOut ? "Bodies that are too large are left out, and named where they would be." : "Everything that was recorded is in this file."}>
+        title=${leftOut ? "Bodies that are too large are left out and named." : "All that was recorded is in this file."}>
         a file${leftOut ? `, ${leftOut} left out` : ""}</span>`}
       <span class="grow"></span>
       ${session?.project && session.project !== "default" && html`<span class="chip" title="project">${session.project}</span>`}

@@ -16,6 +16,9 @@ export class Problem extends Error {
   }
 }
 
+/** That the store server does not answer at all. */
+export const unreachable = () => new Problem({ detail: "The store server does not answer. Check that `playhead up` runs." });
+
 const embedded = (() => {
   const element = document.getElementById("document");
   return element ? JSON.parse(element.textContent) : null;
@@ -89,8 +92,10 @@ async function send(method, path, body, params, { signal = undefined, as = "json
     }));
   } catch (error) {
     if (error.name === "AbortError") throw error;
-    throw new Problem({ title: "no connection", detail: "The store server does not answer. Check that `playhead up` runs." });
+    throw unreachable();
   }
+  // Not logged in, or no longer: the session expired, ended in another tab or with the store server.
+  if (answer.status === 401 && !embedded && location.pathname !== "/login") location.replace(`/login?next=${encodeURIComponent(location.href)}`);
   if (!answer.ok) throw new Problem(await problemOf(answer));
   if (answer.status === 204) return null;
   if (as === "bytes") return { bytes: new Uint8Array(await answer.arrayBuffer()), headers: answer.headers };
