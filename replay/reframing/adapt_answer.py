@@ -1,6 +1,7 @@
 """Adapt a recorded answer to a request with the same key: streamed or whole, in its encoding, with its drift."""
 
 from collections.abc import Iterable, Sequence
+from typing import Final
 
 import msgspec
 from msgspec.structs import replace
@@ -12,7 +13,7 @@ from calls.dialects.parts.answer_forms import AnswerForm
 from calls.dialects.table import BY_NAME
 from calls.keys.key import KeyResult, make_key
 from calls.keys.profile import Profiles
-from calls.model import Call, Exchange, Json, Request, Response
+from calls.model import Call, Exchange, Json, Request, Response, header
 from replay.reframing import readdress, reframe
 from replay.reframing.id_pairs import KnownPairs, Pairs, pair_ids
 from replay.script import RecordedExchange
@@ -59,7 +60,7 @@ def find_closest(
     for other in others:
         then = other.exchange.request
         then_key = make_key(then, profiles)
-        if known.distance(pair_ids(then_key, now_key)) > 1:
+        if known.distance(pair_ids(then_key, now_key)) > 1 or _condition_misfit(other.exchange, now):
             continue
         if then_key.strict_key == now_key.strict_key and not drift_pointers(then, then_key, now, now_key):
             return other
@@ -97,6 +98,22 @@ def is_told_by_ids(
     return all(known.distance(other) for other in others)
 
 
+_CONDITIONS: Final = {
+    304: ("if-none-match", "if-modified-since"),
+    412: ("if-match", "if-none-match", "if-unmodified-since", "if-modified-since"),
+}
+"""The headers that the answers of these statuses are about (RFC 9110 13.1)."""
+
+
+def _condition_misfit(recorded: Exchange, now: Request) -> str | None:
+    """Say why an answer that depends on what the client has already does not fit; None if it does."""
+    status = recorded.response.status if recorded.response else 0
+    for name in _CONDITIONS.get(status, ()):
+        if header(recorded.request.headers, name) != header(now.headers, name):
+            return f"it was recorded as {status} for a request with another {name} header"
+    return None
+
+
 def _adapt_form(recorded: Exchange, now: Request, then_key: KeyResult, now_key: KeyResult) -> AdaptedAnswer:
     response = recorded.response
     if response and BY_NAME[now_key.dialect].claim_json_rpc:
@@ -104,6 +121,8 @@ def _adapt_form(recorded: Exchange, now: Request, then_key: KeyResult, now_key: 
         return AdaptedAnswer(exchange=replace(recorded, response=addressed))
     if response and BY_NAME[now_key.dialect].respell_answer:
         return _respell(recorded, response, derive_keyed_call(recorded, then_key), now_key.request_body)
+    if misfit := _condition_misfit(recorded, now):
+        return AdaptedAnswer(exchange=recorded, misfit=misfit)
     recorded_form, wanted_form = forms.requested_form(then_key, recorded.request), forms.requested_form(now_key, now)
     # A server can ignore the requested form: its answer to the same request is not converted. Errors have one form.
     if response is None or recorded_form == wanted_form or response.status >= 300 or now_key.dialect == "generic":
