@@ -364,8 +364,8 @@ class CallReader(ExchangeReader):
 
 def _next_size(size: int, fitting: int, lacking: int) -> int:
     """Return how many exchanges to look at next for what a page lacks: more where few of those `size` were calls that fit."""
-    size_for_all = 2 * lacking * size // max(fitting, 1)
-    return min(max(size_for_all, FEWEST_LOOKED_AT), max(4 * size, FEWEST_LOOKED_AT), MOST_LOOKED_AT)
+    size_for_all = 2 * lacking * size // fitting if fitting else 4 * size
+    return max(min(size_for_all, 4 * size, MOST_LOOKED_AT), FEWEST_LOOKED_AT)
 
 
 def _weight(exchange: Exchange) -> int:

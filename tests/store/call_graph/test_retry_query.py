@@ -52,6 +52,19 @@ def queries(database: Database) -> CallReader:
 
 
 @pytest.fixture
+def page_sizes(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """How many exchanges were looked at for a page, each time."""
+    sizes: list[int] = []
+
+    async def load_page(*arguments: Any) -> Any:
+        sizes.append(arguments[-1])
+        return await load_sorted_page(*arguments)
+
+    monkeypatch.setattr(call_reader, "load_sorted_page", load_page)
+    return sizes
+
+
+@pytest.fixture
 def runs(database: Database) -> Runs:
     return Runs(database)
 
@@ -139,7 +152,7 @@ async def test_pages_join_without_a_seam_however_many_tries_there_are(database: 
 
 @pytest.mark.parametrize(("retried", "looks"), [(0, [54]), (3, [54]), (12, [54, 20]), (40, [54, 92])])
 async def test_a_page_looks_at_few_more_exchanges_than_it_has_calls(
-    database: Database, queries: CallReader, monkeypatch: pytest.MonkeyPatch, retried: int, looks: list[int]
+    database: Database, queries: CallReader, page_sizes: list[int], retried: int, looks: list[int]
 ) -> None:
     attempts = [
         make_exchange(3 * n + k, status, run=f"run-{n % 3}", request=ASK + b" " * n)
@@ -147,19 +160,26 @@ async def test_a_page_looks_at_few_more_exchanges_than_it_has_calls(
         for k, status in enumerate((500, 200) if n >= 90 - retried else (200,))
     ]
     await put(database, *attempts)
-    sizes: list[int] = []
-
-    async def load_page(*arguments: Any) -> Any:
-        sizes.append(arguments[-1])
-        return await load_sorted_page(*arguments)
-
-    monkeypatch.setattr(call_reader, "load_sorted_page", load_page)
     page = await queries.calls(Filters(), 50)
-    assert sizes == looks
+    assert page_sizes == looks
     assert [item["attempts"] for item in page.items] == [2] * retried + [1] * (50 - retried)
     following = await queries.calls(Filters(), 50, page.next)
     assert (len(following.items), following.next) == (40, None)
     assert not {item["id"] for item in page.items} & {item["id"] for item in following.items}
+
+
+async def test_a_page_looks_at_four_times_as_many_exchanges_while_it_finds_no_call(
+    database: Database, queries: CallReader, page_sizes: list[int]
+) -> None:
+    attempts = [
+        make_exchange(3 * n + k, status, request=ASK + b" " * n)
+        for n in range(200)
+        for k, status in enumerate((500, 200))
+    ]
+    await put(database, *attempts)
+    # A failure that a later attempt made good is no failed call.
+    assert (await queries.calls(Filters(error=True), 1)).items == []
+    assert page_sizes == [3, 20, 80, 320]
 
 
 async def test_a_call_is_found_once_by_any_of_its_tries(database: Database, queries: CallReader) -> None:
