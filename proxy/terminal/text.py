@@ -43,16 +43,22 @@ def money(usd: float) -> str:
 
 
 def next_command(words: str, rest: str = "") -> str:
-    """Return a playhead command to type next, with the `--data`, `--config` and `--project` of this one."""
+    """Return a playhead command to type next, with the `--data`, `--config`, `--project` and `--database-url` of this one."""
     context = click.get_current_context(silent=True)
     parameters = context.params if context else {}
-    # --database-url is left out: it may hold a password.
     same = [
         f"--{name} {shlex.quote(str(parameters[name]))}"
         for name in ("data", "config", "project")
         if parameters.get(name)
     ]
+    if url := parameters.get("database_url"):
+        same.append(f"--database-url {'URL' if _has_password(url) else shlex.quote(url)}")
     return " ".join(("playhead", words, *same, *([rest] if rest else [])))
+
+
+def _has_password(url: str) -> bool:
+    """Whether a URL of a database may hold a password, which no terminal or log should show."""
+    return "password" in url.lower() or re.search("//[^/@]*:[^/]*@", url) is not None
 
 
 LAST: Final = 28

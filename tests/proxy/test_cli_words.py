@@ -2,6 +2,7 @@
 
 import errno
 import os
+import shlex
 import subprocess
 import sys
 from collections.abc import Sequence
@@ -382,7 +383,27 @@ def test_what_to_type_next_names_the_same_data_directory() -> None:
     assert next_command("show r") == "playhead show r"
     with click.Context(playhead) as context:
         context.params = {"data": Path("/srv/my data"), "database_url": "postgresql://me:secret@db/x"}
-        assert next_command("replay r", "-- COMMAND") == "playhead replay r --data '/srv/my data' -- COMMAND"
+        same = "--data '/srv/my data' --database-url"
+        assert next_command("replay r", "-- COMMAND") == f"playhead replay r {same} URL -- COMMAND"
+
+
+@pytest.mark.parametrize(
+    ("url", "shown"),
+    [
+        ("postgresql://db/x", "postgresql://db/x"),
+        ("postgresql://me@a:5432,b:5432/x?target_session_attrs=any", None),
+        ("postgresql:///x?host=/run/pg", None),
+        ("postgresql://me:secret@db/x", "URL"),
+        ("postgresql://me:sec@ret@db/x", "URL"),
+        ("postgresql://me@db/x?password=secret", "URL"),
+        ("postgresql://me@db/x?sslpassword=secret", "URL"),
+        ("host=db password=secret", "URL"),
+    ],
+)
+def test_what_to_type_next_names_the_same_database_without_its_password(url: str, shown: str | None) -> None:
+    with click.Context(playhead) as context:
+        context.params = {"database_url": url}
+        assert next_command("show r") == f"playhead show r --database-url {shown or shlex.quote(url)}"
 
 
 def test_a_run_with_a_name_is_listed_with_it() -> None:
