@@ -80,8 +80,19 @@ _LONGEST_REMEMBERED: Final = 1024
 def find_route(method: str, host: str, path: str, headers: Headers = (), body: bytes = b"") -> Route:
     """Find the route of a request by its head. The host can have a port; the body matters only for JSON-RPC."""
     method, host = method.upper(), host.lower()
-    if claimed := _claim_by_body(method, headers, body):
-        return _make_route(method, host, path, *claimed)
+    claimed = _claim_by_body(method, headers, body)
+    if claimed is None:
+        return _find_route_by_head(method, host, path, headers)
+    # Of JSON-RPC of any kind, a service that is known by its head says more.
+    if (
+        claimed[0].name == "generic"
+        and (route := _find_route_by_head(method, host, path, headers)).operation != "request"
+    ):
+        return route
+    return _make_route(method, host, path, *claimed)
+
+
+def _find_route_by_head(method: str, host: str, path: str, headers: Headers) -> Route:
     claim_headers = load_claimants().headers
     lowered = [(low, value) for name, value in headers if (low := name.lower()) in claim_headers]
     if len(path) + sum([len(value) for _, value in lowered]) > _LONGEST_REMEMBERED:

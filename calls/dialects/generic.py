@@ -18,6 +18,15 @@ def claim(_method: str, _host: str, _path: str, _headers: Headers) -> Claim | No
     return Claim(operation="request", kind=None)
 
 
+JSON_RPC: Final = ("json_rpc", "json_rpc_batch")
+"""The operations of JSON-RPC of which no more is known: one message, or several in one body."""
+
+
+def claim_json_rpc(_headers: Headers, methods: tuple[str, ...]) -> Claim | None:
+    """Claim calls of any method. It counts only where nothing else claims the request, by its head either."""
+    return Claim(operation=JSON_RPC[len(methods) > 1], kind=None) if methods else None
+
+
 def summarize_answer(answer: Json) -> AnswerSummary:
     """Use a text as it is; of JSON-RPC whether it failed. The meaning of anything else is unknown."""
     if isinstance(answer, str):
@@ -103,6 +112,7 @@ def _event_value(message: Message) -> Json:
 DIALECT: Final = Dialect(
     name="generic",
     claim=claim,
+    claim_json_rpc=claim_json_rpc,
     precedence=9,  # claims everything else
     assemble=assemble,
     summarize_answer=summarize_answer,

@@ -9,6 +9,7 @@ from msgspec.structs import replace
 from calls import answer_form as forms
 from calls.comparison.drift import drift_pointers
 from calls.derive import derive_keyed_call
+from calls.dialects import generic
 from calls.dialects.parts.answer_forms import AnswerForm
 from calls.dialects.table import BY_NAME
 from calls.keys.key import KeyResult, make_key
@@ -116,7 +117,7 @@ def _condition_misfit(recorded: Exchange, now: Request) -> str | None:
 
 def _adapt_form(recorded: Exchange, now: Request, then_key: KeyResult, now_key: KeyResult) -> AdaptedAnswer:
     response = recorded.response
-    if response and BY_NAME[now_key.dialect].claim_json_rpc:
+    if response and _is_json_rpc(now_key):
         addressed = readdress.readdress_response(response, then_key.request_body, now_key.request_body)
         return AdaptedAnswer(exchange=replace(recorded, response=addressed))
     if response and BY_NAME[now_key.dialect].respell_answer:
@@ -135,6 +136,12 @@ def _adapt_form(recorded: Exchange, now: Request, then_key: KeyResult, now_key: 
     if reframed is None:
         return AdaptedAnswer(exchange=recorded, misfit=_misfit_reason(call, received, wanted_form))
     return AdaptedAnswer(exchange=replace(recorded, response=reframed), is_reframed=True)
+
+
+def _is_json_rpc(key: KeyResult) -> bool:
+    return BY_NAME[key.dialect].claim_json_rpc is not None and (
+        key.dialect != "generic" or key.operation in generic.JSON_RPC
+    )
 
 
 def _respell(recorded: Exchange, response: Response, call: Call, now: Json) -> AdaptedAnswer:
