@@ -21,7 +21,7 @@ from store.search.index import TextIndex
 from store.search.lookup import TextLookup
 from store.search.query import SearchQuery
 from tests.calls.token_samples import FAMILIES, token
-from tests.proxy.recorded_exchanges import desk
+from tests.proxy.recording.open_recorder import open_recorder
 from tests.store.house import PROFILES
 
 
@@ -57,7 +57,7 @@ BODIES: Mapping[str, Callable[[str], bytes]] = {
 async def test_no_family_in_any_position_reaches_the_spool(tmp_path: Path) -> None:
     planted = {"a header": [], "the query": [], **{place: [] for place in BODIES}}  # type: ignore[var-annotated]
     for place, leaked in planted.items():
-        with desk(tmp_path / place) as at:
+        with open_recorder(tmp_path / place) as at:
             for family in FAMILIES:
                 one = at.begin(**_head(place, token(family)))
                 one.record_data("request", BODIES[place](token(family)) if place in BODIES else b"", 5)
@@ -89,7 +89,7 @@ async def test_a_redacted_secret_is_found_by_no_search(tmp_path: Path, database:
         "messages": [*asked, said, {"role": "tool", "tool_call_id": "call_1", "content": prompt}],
     }
     headers = (("Content-Type", "application/json"), ("Authorization", f"Bearer {header}"), ("X-Api-Key", header))
-    with desk(tmp_path) as at:
+    with open_recorder(tmp_path) as at:
         one = at.begin(headers=headers, url=f"https://api.openai.com/v1/chat/completions?api_key={header}")
         one.record_data("request", json.dumps(request).encode(), 1)
         one.record_end("request", 2, ())

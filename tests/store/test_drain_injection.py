@@ -23,7 +23,7 @@ from store.ingest.ingester import Ingester
 from store.ingest.open_exchange_files import OpenExchangeFiles
 from store.spool import Reader, Spool
 from tests.calls.secrets import KEY
-from tests.proxy.recorded_exchanges import JSON, URL
+from tests.proxy.recording.open_recorder import JSON, URL
 from tests.store.failing_calls import CALLS, FailingCalls
 from tests.store.house import PROFILES
 from tests.store.test_spool_injection import clock

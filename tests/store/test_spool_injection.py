@@ -18,7 +18,7 @@ from store.spool import Reader, Spool, SpoolError
 from store.spool.disk import Disk
 from store.spool.writer import Durability
 from tests.calls.secrets import KEY
-from tests.proxy.recorded_exchanges import JSON, URL
+from tests.proxy.recording.open_recorder import JSON, URL
 from tests.store.disks import CALLS, InjectingDisk
 
 ERRORS = [errno.EIO, errno.ENOSPC, errno.EMFILE, errno.EROFS, errno.EDQUOT]

@@ -11,14 +11,14 @@ from calls.events import Data
 from calls.model import Headers
 from proxy.recording.message_recording import REDACT_INLINE_BYTES
 from tests.calls.secrets import TOKENS
-from tests.proxy.recorded_exchanges import desk
+from tests.proxy.recording.open_recorder import open_recorder
 
 SSE: Headers = (("Content-Type", "text/event-stream"),)
 TOKEN = TOKENS[2].encode()
 
 
 async def test_a_body_beyond_the_limit_is_kept_up_to_it(directory: Path) -> None:
-    with desk(directory, body_limit=1000) as at:
+    with open_recorder(directory, body_limit=1000) as at:
         one = at.begin()
         for n in range(30):
             one.record_data("request", b"%099d\n" % n, n)
@@ -34,7 +34,7 @@ async def test_a_body_beyond_the_limit_is_kept_up_to_it(directory: Path) -> None
 
 
 async def test_one_piece_beyond_the_limit_is_kept_in_part(directory: Path) -> None:
-    with desk(directory, body_limit=1000) as at:
+    with open_recorder(directory, body_limit=1000) as at:
         one = at.begin()
         one.record_data("request", b"x" * 990 + b" " + TOKEN, 1)
         one.record_close(2, "client_closed")
@@ -46,7 +46,7 @@ async def test_one_piece_beyond_the_limit_is_kept_in_part(directory: Path) -> No
 
 
 async def test_messages_that_are_held_back_take_no_more_room_than_there_is(directory: Path) -> None:
-    with desk(directory, held_limit=300) as at:
+    with open_recorder(directory, held_limit=300) as at:
         sockets = [at.begin(method="GET", url="https://api.openai.com/v1/realtime") for _ in range(5)]
         message = b'{"type": "response.output_text.delta", "output_index": 0, "delta": "it is gh"}'
         for socket in sockets:
@@ -74,7 +74,7 @@ async def test_messages_that_are_held_back_take_no_more_room_than_there_is(direc
 
 
 async def test_messages_of_a_socket_beyond_the_limit_are_counted(directory: Path) -> None:
-    with desk(directory, body_limit=1000) as at:
+    with open_recorder(directory, body_limit=1000) as at:
         one = at.begin()
         one.record_end("request", 1)
         one.record_response_head(2, 101, "", "HTTP/1.1", ())
@@ -98,7 +98,7 @@ def large(secret: bytes = b"") -> bytes:
 async def test_a_large_compressed_body_is_opened_on_a_thread_and_everything_waits_for_its_turn(directory: Path) -> None:
     gzipped = (("Content-Encoding", "gzip"),)
     asked, answered = gzip.compress(large(TOKEN)), gzip.compress(large())
-    with desk(directory) as at:
+    with open_recorder(directory) as at:
         one = at.begin(headers=gzipped)
         for n in range(0, len(asked), 10_000):
             one.record_data("request", asked[n : n + 10_000], n)
@@ -122,7 +122,7 @@ async def test_a_large_compressed_body_is_opened_on_a_thread_and_everything_wait
 
 
 async def test_closing_waits_for_what_is_being_opened(directory: Path) -> None:
-    with desk(directory) as at:
+    with open_recorder(directory) as at:
         one = at.begin(headers=(("Content-Encoding", "gzip"),))
         one.record_data("request", gzip.compress(large()), 1)
         one.record_close(2, "client_closed")
@@ -135,7 +135,7 @@ async def test_closing_waits_for_what_is_being_opened(directory: Path) -> None:
 
 async def test_what_is_held_is_bounded_over_all_exchanges(directory: Path) -> None:
     gzipped = (("Content-Encoding", "gzip"),)
-    with desk(directory, held_limit=1000) as at:
+    with open_recorder(directory, held_limit=1000) as at:
         first, second = at.begin(headers=gzipped), at.begin(headers=gzipped)
         first.record_data("request", b"x" * 900, 1)
         second.record_data("request", b"y" * 200, 1)
@@ -159,7 +159,7 @@ async def test_what_waits_of_streams_is_bounded_over_all_exchanges(directory: Pa
     events = (("Content-Type", "text/event-stream"),)
     begun = b'data: {"choices": [{"index": 0, "delta": {"content": "my key: sk-proj-"}}]}\n\n'
     ended = b'data: {"choices": [{"index": 0, "delta": {"content": " is all"}}]}\n\n'
-    with desk(directory, held_limit=2 * len(begun) - 1) as at:
+    with open_recorder(directory, held_limit=2 * len(begun) - 1) as at:
         first, second = at.begin(headers=events), at.begin(headers=events)
         for one in (first, second):
             one.record_data("request", begun, 1)
@@ -183,7 +183,7 @@ async def test_what_waits_of_streams_is_bounded_over_all_exchanges(directory: Pa
 
 async def test_a_body_that_must_not_be_kept_is_a_gap(directory: Path) -> None:
     damaged = gzip.compress(b"my key: " + TOKEN)[:-8] + bytes(8)
-    with desk(directory) as at:
+    with open_recorder(directory) as at:
         one = at.begin(headers=(("Content-Encoding", "gzip"),))
         one.record_data("request", damaged, 1)
         one.record_end("request", 2)
@@ -197,7 +197,7 @@ async def test_a_body_that_must_not_be_kept_is_a_gap(directory: Path) -> None:
 
 
 async def test_a_mistake_of_ours_keeps_no_exchange_open(directory: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    with desk(directory) as at:
+    with open_recorder(directory) as at:
         one = at.begin(headers=(("Content-Encoding", "gzip"),))
         one.record_data("request", gzip.compress(large(TOKEN)), 1)
         monkeypatch.setattr("calls.redaction.body.HeldBody.finish", lambda _self: 1 // 0)
@@ -211,7 +211,7 @@ async def test_a_mistake_of_ours_keeps_no_exchange_open(directory: Path, monkeyp
 
 
 def test_a_recorder_needs_no_event_loop_but_to_wait(directory: Path) -> None:
-    with desk(directory) as at:
+    with open_recorder(directory) as at:
         one = at.begin(headers=(("Content-Encoding", "gzip"),))
         one.record_data("request", gzip.compress(large(TOKEN)), 1)
         one.record_end("request", 2)

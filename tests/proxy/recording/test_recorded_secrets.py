@@ -16,7 +16,7 @@ from calls.model import Headers
 from calls.redaction.redactor import Redactor
 from proxy.recording.exchange_recording import ExchangeRecording
 from tests.calls.secrets import KEY, TOKENS
-from tests.proxy.recorded_exchanges import Desk, desk
+from tests.proxy.recording.open_recorder import OpenRecorder, open_recorder
 
 SSE: Headers = (("Content-Type", "text/event-stream"),)
 TOKEN = TOKENS[2].encode()
@@ -26,7 +26,7 @@ SECRET = "sk-ant-api03-" + "pLaNtEd7sEcReT9" * 4
 SHORT = "hunter2"
 
 
-async def record_with_secret(at: Desk, secret: str) -> ExchangeRecording:
+async def record_with_secret(at: OpenRecorder, secret: str) -> ExchangeRecording:
     """Record an exchange with a secret in every place that an engine reports."""
     byte = secret.encode()
     one = at.begin(
@@ -105,7 +105,7 @@ def shows_pieces(raw: bytes) -> bool:
 
 async def test_pieces_that_come_together_are_one_record_with_their_times(directory: Path) -> None:
     events = [b'data: {"choices": [{"delta": {"content": "word %d. "}}]}\n\n' % n for n in range(6)]
-    with desk(directory) as at:
+    with open_recorder(directory) as at:
         one = at.begin(buffers_request=True)
         one.record_request(b"{}", 1)
         one.record_response_head(2, 200, "OK", "HTTP/1.1", SSE)
@@ -125,7 +125,7 @@ async def test_pieces_that_come_together_are_one_record_with_their_times(directo
 
 
 async def test_pieces_that_come_together_end_at_the_limit(directory: Path) -> None:
-    with desk(directory, body_limit=250) as at:
+    with open_recorder(directory, body_limit=250) as at:
         one = at.begin(buffers_request=True)
         one.record_request(b"{}", 1)
         one.record_response_head(2, 200, "OK", "HTTP/1.1", SSE)
@@ -147,7 +147,7 @@ async def test_a_secret_that_a_model_spells_out_reaches_no_disk(directory: Path,
     events = spelled_out("data: " + DELTA + "\n\n")
     body = b"".join(events)
     headers = (*SSE, ("Content-Encoding", "gzip")) if way == "compressed" else SSE
-    with desk(directory) as at:
+    with open_recorder(directory) as at:
         one = at.begin(buffers_request=True)
         one.record_request(b"{}", 1)
         if way == "as one":
@@ -188,7 +188,7 @@ async def test_a_secret_that_a_model_spells_out_reaches_no_disk(directory: Path,
 @pytest.mark.parametrize("side", ["request", "response"])
 async def test_a_secret_in_the_messages_of_a_websocket_reaches_no_disk(directory: Path, side: Side) -> None:
     said = spelled_out(DELTA)
-    with desk(directory) as at:
+    with open_recorder(directory) as at:
         one = at.begin(method="GET", url="https://api.openai.com/v1/realtime")
         one.record_end("request", 1)
         one.record_response_head(2, 101, "Switching Protocols", "HTTP/1.1", ())
@@ -212,7 +212,7 @@ async def test_a_secret_in_the_messages_of_a_websocket_reaches_no_disk(directory
 
 
 async def test_what_may_go_on_waits_in_the_record_until_the_answer_is_over(directory: Path) -> None:
-    with desk(directory) as at:
+    with open_recorder(directory) as at:
         one = at.begin(method="GET", url="https://api.openai.com/v1/realtime")
         one.record_end("request", 1)
         one.record_response_head(2, 101, "Switching Protocols", "HTTP/1.1", ())
@@ -231,7 +231,7 @@ async def test_what_a_profile_declares_secret_is_so_in_the_messages_of_a_socket(
     match = { host = "live.example.com" }
     secret = ["$[*].pin"]
     """
-    with desk(directory, redactor=Redactor(key=KEY, profiles=Profiles(parse_profiles(rules)))) as at:
+    with open_recorder(directory, redactor=Redactor(key=KEY, profiles=Profiles(parse_profiles(rules)))) as at:
         socket = at.begin(method="GET", url="https://live.example.com/v1")
         socket.record_end("request", 1)
         socket.record_response_head(2, 101, "Switching Protocols", "HTTP/1.1", ())
@@ -248,7 +248,7 @@ async def test_what_a_profile_declares_secret_is_so_in_the_messages_of_a_socket(
 
 @pytest.mark.parametrize("secret", [SECRET, TOKENS[0], TOKENS[14], TOKENS[18], TOKENS[-4]])
 async def test_no_byte_of_a_secret_reaches_the_disk(directory: Path, secret: str) -> None:
-    with desk(directory) as at:
+    with open_recorder(directory) as at:
         await record_with_secret(at, secret)
         await at.recorder.outbox.drain()
     raw = at.raw()
@@ -268,10 +268,10 @@ async def test_no_byte_of_a_secret_reaches_the_disk(directory: Path, secret: str
 
 
 async def test_what_was_recorded_is_the_same_when_it_is_sent_again(directory: Path, tmp_path: Path) -> None:
-    with desk(directory) as at:
+    with open_recorder(directory) as at:
         one = await record_with_secret(at, SECRET)
     first = at.exchanges()[one.id]
-    with desk(tmp_path / "again") as second:
+    with open_recorder(tmp_path / "again") as second:
         again = second.begin(run=first.run, url=first.request.url, headers=first.request.headers)
         again.record_data("request", first.request.body.data, 1)
         again.record_end("request", 2)

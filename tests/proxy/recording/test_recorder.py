@@ -14,14 +14,14 @@ from calls.redaction.redactor import RedactedHead, Redactor
 from proxy.recording.recorder import Recorder
 from proxy.recording.request_start import HeadMemo
 from tests.calls.secrets import TOKENS
-from tests.proxy.recorded_exchanges import JSON, URL, desk
+from tests.proxy.recording.open_recorder import JSON, URL, open_recorder
 
 SSE: Headers = (("Content-Type", "text/event-stream"),)
 TOKEN = TOKENS[2].encode()
 
 
 async def test_an_exchange_comes_out_as_it_passed(directory: Path) -> None:
-    with desk(directory) as at:
+    with open_recorder(directory) as at:
         one = at.begin(run="run-1", run_evidence=(("credentials", "run-1"),), step=4, actor="planner")
         one.record_data("request", b'{"a":', 5)
         one.record_data("request", b" 1}", 6)
@@ -51,7 +51,7 @@ async def test_an_exchange_comes_out_as_it_passed(directory: Path) -> None:
 
 def test_a_clock_that_goes_back_takes_no_exchange_with_it(directory: Path) -> None:
     times = (second * 10**9 for second in (10, 50, 20, 20, 60))
-    with desk(directory) as at:
+    with open_recorder(directory) as at:
         recorder = Recorder(at.spool, at.recorder.redactor, now=lambda: next(times))
         for _ in range(5):
             recorder.begin(run="r", method="GET", url="https://a.test/", http_version="HTTP/1.1", headers=())
@@ -70,7 +70,7 @@ def test_an_exchange_starts_when_its_head_arrives_and_not_when_it_is_redacted(
         return redact(redactor, method, url, headers)
 
     monkeypatch.setattr(Redactor, "redact_request_head", redact_slowly)
-    with desk(directory) as at:
+    with open_recorder(directory) as at:
         recorder = Recorder(at.spool, at.recorder.redactor, now=lambda: times[-1])
         recorder.begin(run="r", method="GET", url=URL, http_version="HTTP/1.1", headers=())
     assert [one.started_at for one in at.records() if isinstance(one, RequestStarted)] == [1000]
@@ -91,7 +91,7 @@ def test_a_head_that_repeats_is_recorded_as_if_it_were_new(directory: Path) -> N
         )
 
     memo = HeadMemo()
-    with desk(directory) as at:
+    with open_recorder(directory) as at:
         for known in (memo, None):
             for length, run in (("5", "r"), ("17", "r"), ("4711", "other"), ("5", "other")):
                 record(at.recorder, length, run, known)
@@ -103,7 +103,7 @@ def test_a_head_that_repeats_is_recorded_as_if_it_were_new(directory: Path) -> N
 
 
 async def test_kept_means_written(directory: Path) -> None:
-    with desk(directory) as at:
+    with open_recorder(directory) as at:
         one = at.begin()
         one.record_data("request", b"{}", 1)
         one.record_end("request", 2)
@@ -114,7 +114,7 @@ async def test_kept_means_written(directory: Path) -> None:
 
 @pytest.mark.parametrize("outcome", ["completed", "client_closed", "server_closed", "timed_out", "refused"])
 async def test_an_exchange_is_closed_once_whatever_comes_after(directory: Path, outcome: str) -> None:
-    with desk(directory) as at:
+    with open_recorder(directory) as at:
         one = at.begin()
         one.record_close(5, outcome, "why")  # type: ignore[arg-type]
         one.record_close(6, "completed")
@@ -130,7 +130,7 @@ async def test_an_exchange_is_closed_once_whatever_comes_after(directory: Path, 
 
 
 async def test_a_cut_response_keeps_what_came_also_the_tail_that_waited(directory: Path) -> None:
-    with desk(directory) as at:
+    with open_recorder(directory) as at:
         one = at.begin()
         one.record_end("request", 1)
         one.record_response_head(2, 200, "OK", "HTTP/1.1", SSE)
@@ -144,7 +144,7 @@ async def test_a_cut_response_keeps_what_came_also_the_tail_that_waited(director
 
 
 async def test_a_response_may_come_before_the_request_has_ended(directory: Path) -> None:
-    with desk(directory) as at:
+    with open_recorder(directory) as at:
         one = at.begin(headers=(("Content-Encoding", "gzip"),))
         zipped = gzip.compress(b"hello")
         one.record_data("request", zipped[:5], 1)
@@ -175,7 +175,7 @@ def test_whatever_an_engine_tells_the_records_are_legal(
     tmp_path_factory: pytest.TempPathFactory, words: list[str], coding: str | None
 ) -> None:
     headers: Headers = (("Content-Encoding", coding),) if coding else ()
-    with desk(tmp_path_factory.mktemp("any") / "spool", body_limit=400) as at:
+    with open_recorder(tmp_path_factory.mktemp("any") / "spool", body_limit=400) as at:
         one = at.begin(headers=headers)
         for n, word in enumerate(words):
             match word:

@@ -14,7 +14,7 @@ from proxy.lane.h2.wire import WINDOW
 from proxy.recording.exchange_recording import THREAD_BYTES
 from proxy.recording.redaction_speed import INLINE_FEED
 from tests.calls.secrets import TOKENS
-from tests.proxy.recorded_exchanges import Desk, desk
+from tests.proxy.recording.open_recorder import OpenRecorder, open_recorder
 
 TEXT: Headers = (("Content-Type", "text/plain"),)
 TOKEN = TOKENS[2].encode()
@@ -38,7 +38,7 @@ def redacting_threads(monkeypatch: pytest.MonkeyPatch) -> list[bool]:
     return found
 
 
-async def record_answer(at: Desk, pieces: Sequence[bytes]) -> None:
+async def record_answer(at: OpenRecorder, pieces: Sequence[bytes]) -> None:
     one = at.begin()
     one.record_end("request", 1)
     one.record_response_head(2, 200, "OK", "HTTP/1.1", TEXT)
@@ -53,7 +53,7 @@ async def test_a_slow_body_is_recorded_as_it_came_and_without_its_secrets(
     directory: Path, redacting_threads: list[bool]
 ) -> None:
     pieces = [b"first ", SLOW, SLOW, b"token=", b"last\n"]
-    with desk(directory) as at:
+    with open_recorder(directory) as at:
         await record_answer(at, pieces)
     (exchange,) = at.exchanges().values()
 
@@ -71,7 +71,7 @@ async def test_a_slow_body_is_recorded_as_it_came_and_without_its_secrets(
 
 
 async def test_a_fast_body_is_not_sent_to_the_thread(directory: Path, redacting_threads: list[bool]) -> None:
-    with desk(directory) as at:
+    with open_recorder(directory) as at:
         await record_answer(at, [b"a few words and %s \n" % TOKEN, b"and more \n"])
 
     assert all(redacting_threads)
@@ -79,7 +79,7 @@ async def test_a_fast_body_is_not_sent_to_the_thread(directory: Path, redacting_
 
 async def test_senders_wait_while_much_of_a_body_waits_for_the_thread(directory: Path) -> None:
     may_redact = threading.Event()
-    with desk(directory) as at:
+    with open_recorder(directory) as at:
         run = at.recorder.resources.run_on_thread
 
         def run_later(redact: Callable[[], list[Piece]]) -> Future[list[Piece]]:
@@ -119,7 +119,7 @@ async def test_the_worker_does_not_wait_for_the_thread_while_a_paused_sender_use
         may_redact.set()
 
     monkeypatch.setattr("proxy.recording.message_recording.wait", wait_at_most)
-    with desk(directory) as at:
+    with open_recorder(directory) as at:
         run = at.recorder.resources.run_on_thread
         at.recorder.resources.run_on_thread = lambda redact: run(lambda: (may_redact.wait(30), redact())[1])  # type: ignore[method-assign]
         one = at.begin()
@@ -149,7 +149,7 @@ async def test_a_fault_on_the_thread_lets_no_unredacted_byte_through(
         raise RuntimeError("no luck")
 
     monkeypatch.setattr(StreamedBody, "feed_together", fail)
-    with desk(directory) as at:
+    with open_recorder(directory) as at:
         await record_answer(at, [SLOW, SLOW, b"rest\n"])
     (exchange,) = at.exchanges().values()
 

@@ -16,7 +16,7 @@ from proxy.recording.exchange_recording import ExchangeRecording
 from proxy.recording.message_recording import REDACT_INLINE_BYTES
 from store.spool import Reader
 from tests.calls.secrets import TOKENS
-from tests.proxy.recorded_exchanges import JSON, Desk, desk
+from tests.proxy.recording.open_recorder import JSON, OpenRecorder, open_recorder
 
 FORM: Headers = (("Content-Type", "application/x-www-form-urlencoded"),)
 ZIPPED: Headers = (("Content-Type", "application/json"), ("Content-Encoding", "gzip"))
@@ -26,12 +26,12 @@ bodies = st.sampled_from([b"", b'{"a": 1}', b"api_key=hunter2hunter2&a=1", b'{"k
 kinds = st.sampled_from([(), JSON, FORM, ZIPPED])
 
 
-def told_whole(one: ExchangeRecording, asked: bytes, answered: bytes, headers: Headers) -> None:
+def record_whole(one: ExchangeRecording, asked: bytes, answered: bytes, headers: Headers) -> None:
     one.record_request(asked, 3)
     one.record_response(5, 200, "OK", "HTTP/1.1", headers, answered, completes_exchange=True)
 
 
-def told_in_parts(one: ExchangeRecording, asked: bytes, answered: bytes, headers: Headers) -> None:
+def record_in_parts(one: ExchangeRecording, asked: bytes, answered: bytes, headers: Headers) -> None:
     if asked:
         one.record_data("request", asked, 3)
     one.record_end("request", 3)
@@ -42,7 +42,7 @@ def told_in_parts(one: ExchangeRecording, asked: bytes, answered: bytes, headers
     one.record_close(5, "completed")
 
 
-def payloads(at: Desk) -> list[list[type]]:
+def payloads(at: OpenRecorder) -> list[list[type]]:
     """What lies together in the spool."""
     return [[type(record) for record in decode_records(payload)] for _, payload in Reader(at.directory).read()]
 
@@ -54,24 +54,24 @@ def alike(exchange: Exchange) -> Exchange:
 
 @given(bodies, bodies, kinds, kinds)
 @settings(max_examples=40, suppress_health_check=[HealthCheck.function_scoped_fixture])
-def test_told_whole_it_is_the_exchange_that_its_parts_are(
+def test_record_whole_it_is_the_exchange_that_its_parts_are(
     tmp_path_factory: pytest.TempPathFactory, asked: bytes, answered: bytes, sent: Headers, got: Headers
 ) -> None:
     asked, answered = (
         gzip.compress(body, mtime=0) if headers is ZIPPED else body
         for body, headers in ((asked, sent), (answered, got))
     )
-    with desk(tmp_path_factory.mktemp("whole") / "spool") as at:
+    with open_recorder(tmp_path_factory.mktemp("whole") / "spool") as at:
         for buffers_request in (False, True):
-            told_in_parts(at.begin(headers=sent, buffers_request=buffers_request), asked, answered, got)
-            told_whole(at.begin(headers=sent, buffers_request=buffers_request), asked, answered, got)
+            record_in_parts(at.begin(headers=sent, buffers_request=buffers_request), asked, answered, got)
+            record_whole(at.begin(headers=sent, buffers_request=buffers_request), asked, answered, got)
     first, *others = map(alike, at.exchanges().values())
     assert others == [first] * 3
     assert SECRET not in at.raw()
 
 
 async def test_a_call_that_comes_whole_is_two_entries_of_the_spool(directory: Path) -> None:
-    with desk(directory) as at:
+    with open_recorder(directory) as at:
         one = at.begin(buffers_request=True)
         one.record_request(b"{}", 1)
         assert one.is_recorded_now()
@@ -82,7 +82,7 @@ async def test_a_call_that_comes_whole_is_two_entries_of_the_spool(directory: Pa
 
 
 async def test_what_comes_of_a_request_in_pieces_is_kept_when_it_is_whole(directory: Path) -> None:
-    with desk(directory) as at:
+    with open_recorder(directory) as at:
         one = at.begin(buffers_request=True)
         one.record_data("request", b'{"a":', 1)
         one.record_data("request", b" 1}", 2)
@@ -96,7 +96,7 @@ async def test_what_comes_of_a_request_in_pieces_is_kept_when_it_is_whole(direct
 
 @pytest.mark.parametrize("left", [True, False])
 async def test_half_a_request_is_kept_when_more_will_not_come(directory: Path, left: bool) -> None:
-    with desk(directory) as at:
+    with open_recorder(directory) as at:
         one = at.begin(buffers_request=True)
         one.record_data("request", b"half of it;", 1)
         if left:
@@ -108,14 +108,14 @@ async def test_half_a_request_is_kept_when_more_will_not_come(directory: Path, l
 
 
 async def test_a_request_is_told_before_anybody_waits_for_it(directory: Path) -> None:
-    with desk(directory) as at:
+    with open_recorder(directory) as at:
         one = at.begin(buffers_request=True)
         assert await one.wait_until_recorded()
         assert payloads(at) == [[RequestStarted]]
 
 
 async def test_a_response_waits_in_line_behind_a_request_that_is_still_worked_on(directory: Path) -> None:
-    with desk(directory) as at:
+    with open_recorder(directory) as at:
         one = at.begin(headers=ZIPPED)
         one.record_data("request", gzip.compress(bytes(4 * REDACT_INLINE_BYTES)), 1)
         one.record_end("request", 2)
@@ -133,7 +133,7 @@ async def test_a_response_waits_in_line_behind_a_request_that_is_still_worked_on
 
 async def test_a_large_body_with_a_secret_is_redacted_on_a_thread(directory: Path) -> None:
     body = b'{"text": "' + b"plain " * (REDACT_INLINE_BYTES // 6) + SECRET + b'"}'
-    with desk(directory) as at:
+    with open_recorder(directory) as at:
         one = at.begin(headers=JSON, buffers_request=True)
         one.record_data("request", body[:1000], 1)
         one.record_data("request", body[1000:], 2)
@@ -154,8 +154,8 @@ async def test_a_large_body_with_a_secret_is_redacted_on_a_thread(directory: Pat
 
 async def test_a_large_body_for_which_there_is_no_memory_is_redacted_at_once(directory: Path) -> None:
     body = SECRET + b"plain " * (REDACT_INLINE_BYTES // 6)
-    with desk(directory, held_limit=1000) as at:
-        told_whole(at.begin(headers=JSON, buffers_request=True), body, body, JSON)
+    with open_recorder(directory, held_limit=1000) as at:
+        record_whole(at.begin(headers=JSON, buffers_request=True), body, body, JSON)
     (exchange,) = at.exchanges().values()
     assert exchange.response is not None
     for message in (exchange.request, exchange.response):
@@ -164,7 +164,7 @@ async def test_a_large_body_for_which_there_is_no_memory_is_redacted_at_once(dir
 
 
 async def test_a_spool_in_trouble_is_told_the_parts(directory: Path) -> None:
-    with desk(directory) as at:
+    with open_recorder(directory) as at:
         one = at.begin(run="cut", buffers_request=True)
         one.record_request(b"kept", 1)
         assert await one.wait_until_recorded()
@@ -183,7 +183,7 @@ async def test_a_spool_in_trouble_is_told_the_parts(directory: Path) -> None:
 
 
 async def test_a_secret_in_a_reason_is_replaced_each_time(directory: Path) -> None:
-    with desk(directory) as at:
+    with open_recorder(directory) as at:
         for reason in ("OK", TOKENS[2], "OK", TOKENS[2], TOKENS[2], "Fine"):
             one = at.begin(buffers_request=True)
             one.record_request(b"{}", 1)

@@ -22,7 +22,7 @@ URL = "https://api.openai.com/v1/chat/completions"
 
 
 @dataclass(slots=True)
-class Desk:
+class OpenRecorder:
     """A recorder, and the spool that it writes."""
 
     directory: Path
@@ -30,10 +30,10 @@ class Desk:
     spool: Spool
     recorder: Recorder
 
-    def begin(self, **told: Any) -> ExchangeRecording:
-        """Begin an exchange, of which only what matters needs to be told."""
-        given = {"run": "r", "method": "POST", "url": URL, "http_version": "HTTP/1.1", "headers": JSON}
-        return self.recorder.begin(**{**given, **told})
+    def begin(self, **fields: Any) -> ExchangeRecording:
+        """Begin an exchange, of which only the fields that matter need to be given."""
+        defaults = {"run": "r", "method": "POST", "url": URL, "http_version": "HTTP/1.1", "headers": JSON}
+        return self.recorder.begin(**{**defaults, **fields})
 
     def records(self) -> list[Record]:
         """All that is in the spool. Close it first, or wait for it."""
@@ -46,13 +46,13 @@ class Desk:
         return found
 
     def exchanges(self) -> dict[str, Exchange]:
-        """The exchanges that the records fold to; every record legal at its place."""
-        folds: dict[str, ExchangeBuilder] = {}
+        """The exchanges that the records are of; every record is legal at its place."""
+        builders: dict[str, ExchangeBuilder] = {}
         for record in self.records():
             if not isinstance(record, Gap) and hasattr(record, "id"):
-                folds.setdefault(record.id, ExchangeBuilder()).feed(record)
-        assert [fold.ignored_events for fold in folds.values() if fold.ignored_events] == []
-        return {name: fold.build() for name, fold in folds.items()}
+                builders.setdefault(record.id, ExchangeBuilder()).feed(record)
+        assert [builder.ignored_events for builder in builders.values() if builder.ignored_events] == []
+        return {name: builder.build() for name, builder in builders.items()}
 
     def gaps(self) -> list[Gap]:
         """What the record says is missing."""
@@ -64,12 +64,12 @@ class Desk:
 
 
 @contextmanager
-def desk(directory: Path, **options: Any) -> Iterator[Desk]:
-    """A desk for as long as it is used; closing the spool comes with it."""
+def open_recorder(directory: Path, **options: Any) -> Iterator[OpenRecorder]:
+    """Record to a spool, which is closed at the end."""
     disk = FaultyDisk()
     spool_options = {name: options.pop(name) for name in ("max_bytes", "durability") if name in options}
     clock = count(1_700_000_000_000_000_000, 1_000_000)
     with Spool(directory, disk=disk, **spool_options) as spool:
         redactor = options.pop("redactor", None) or Redactor(key=KEY)
         recorder = Recorder(spool, redactor, now=lambda: next(clock), **options)
-        yield Desk(directory, disk, spool, recorder)
+        yield OpenRecorder(directory, disk, spool, recorder)

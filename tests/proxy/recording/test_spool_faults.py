@@ -9,12 +9,7 @@ import pytest
 
 from calls.events import ExchangeClosed
 from proxy.recording import spool_outbox as ledger
-from tests.proxy.recorded_exchanges import Desk, desk
-
-
-@pytest.fixture
-def directory(tmp_path: Path) -> Path:
-    return tmp_path / "spool"
+from tests.proxy.recording.open_recorder import OpenRecorder, open_recorder
 
 
 @pytest.fixture(autouse=True)
@@ -23,7 +18,7 @@ def _impatient(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("store.spool.writer.RETRY_INTERVAL", 0.02)
 
 
-async def break_disk(at: Desk) -> None:
+async def break_disk(at: OpenRecorder) -> None:
     """Let the disk fail, and be known to have failed."""
     at.disk.fails_with = errno.ENOSPC
     one = at.begin(run="breaker")
@@ -32,7 +27,7 @@ async def break_disk(at: Desk) -> None:
     one.record_close(1, "completed")
 
 
-async def mend_disk(at: Desk) -> None:
+async def mend_disk(at: OpenRecorder) -> None:
     """Let the disk work, and the recorder find out by itself."""
     at.disk.fails_with = None
     await until(lambda: at.spool.trouble is None and at.recorder.outbox.write_owed())
@@ -45,7 +40,7 @@ async def until(holds: Callable[[], bool]) -> None:
             await asyncio.sleep(0.01)
 
 
-async def a_call(at: Desk, run: str) -> bool:
+async def a_call(at: OpenRecorder, run: str) -> bool:
     one = at.begin(run=run)
     one.record_data("request", b"{}", 1)
     one.record_end("request", 2)
@@ -58,7 +53,7 @@ async def a_call(at: Desk, run: str) -> bool:
 
 
 async def test_by_policy_gap_calls_go_on_and_the_run_says_what_is_missing(directory: Path) -> None:
-    with desk(directory) as at:
+    with open_recorder(directory) as at:
         assert await a_call(at, "before")
         await break_disk(at)
         assert [await a_call(at, "during") for _ in range(3)] == [True] * 3
@@ -77,7 +72,7 @@ async def test_by_policy_gap_calls_go_on_and_the_run_says_what_is_missing(direct
 
 
 async def test_nothing_is_kept_behind_what_was_lost(directory: Path) -> None:
-    with desk(directory, max_bytes=6000) as at:
+    with open_recorder(directory, max_bytes=6000) as at:
         one = at.begin(run="hole")
         one.record_end("request", 1)
         one.record_response_head(2, 200, "OK", "HTTP/1.1", ())
@@ -95,7 +90,7 @@ async def test_nothing_is_kept_behind_what_was_lost(directory: Path) -> None:
 
 
 async def test_by_policy_refuse_nothing_goes_on_unrecorded(directory: Path) -> None:
-    with desk(directory, on_failure="refuse") as at:
+    with open_recorder(directory, on_failure="refuse") as at:
         assert await a_call(at, "before")
         await break_disk(at)
         assert not await a_call(at, "during")
@@ -108,7 +103,7 @@ async def test_by_policy_refuse_nothing_goes_on_unrecorded(directory: Path) -> N
 async def test_an_exchange_that_is_cut_by_a_full_disk_is_truncated_and_closed(
     directory: Path, policy: str, outcome: str
 ) -> None:
-    with desk(directory, on_failure=policy) as at:
+    with open_recorder(directory, on_failure=policy) as at:
         one = at.begin(run="cut")
         one.record_end("request", 1)
         one.record_response_head(2, 200, "OK", "HTTP/1.1", ())
@@ -131,7 +126,7 @@ async def test_an_exchange_that_is_cut_by_a_full_disk_is_truncated_and_closed(
 
 
 async def test_gaps_wait_for_nobody_s_traffic(directory: Path) -> None:
-    with desk(directory) as at:
+    with open_recorder(directory) as at:
         await break_disk(at)
         at.recorder.record_gap("quiet", "tunnelled")
         at.disk.fails_with = None
@@ -139,7 +134,7 @@ async def test_gaps_wait_for_nobody_s_traffic(directory: Path) -> None:
 
 
 async def test_a_full_spool_is_a_gap_too(directory: Path) -> None:
-    with desk(directory, max_bytes=20_000, on_failure="refuse") as at:
+    with open_recorder(directory, max_bytes=20_000, on_failure="refuse") as at:
         kept = [await a_call(at, f"run-{n}") for n in range(60)]
     assert kept[0]
     assert not kept[-1]
@@ -147,7 +142,7 @@ async def test_a_full_spool_is_a_gap_too(directory: Path) -> None:
 
 
 async def test_a_failed_sync_is_told_to_the_next_run(directory: Path) -> None:
-    with desk(directory, durability="fsync") as at:
+    with open_recorder(directory, durability="fsync") as at:
         assert await a_call(at, "before")
         at.disk.sync_fails_with = errno.EIO
         assert await a_call(at, "during"), "the policy is to go on"
@@ -157,7 +152,7 @@ async def test_a_failed_sync_is_told_to_the_next_run(directory: Path) -> None:
 
 
 async def test_a_sync_that_failed_in_the_midst_of_an_answer_is_not_made_good_by_the_next(directory: Path) -> None:
-    with desk(directory, durability="fsync", on_failure="refuse") as at:
+    with open_recorder(directory, durability="fsync", on_failure="refuse") as at:
         one = at.begin(run="during")
         one.record_end("request", 1)
         assert await one.wait_until_recorded()
@@ -174,7 +169,7 @@ async def test_a_sync_that_failed_in_the_midst_of_an_answer_is_not_made_good_by_
 
 async def test_memory_does_not_grow_while_nothing_can_be_kept(directory: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(ledger, "MAX_OWED", 50)
-    with desk(directory) as at:
+    with open_recorder(directory) as at:
         open_ones = [at.begin(run=f"r{n}") for n in range(100)]
         await open_ones[-1].wait_until_recorded()
         await break_disk(at)
@@ -196,7 +191,7 @@ async def test_memory_does_not_grow_while_nothing_can_be_kept(directory: Path, m
 
 
 async def test_how_full_a_spool_is_makes_no_reason_of_its_own(directory: Path) -> None:
-    with desk(directory) as at:
+    with open_recorder(directory) as at:
         await break_disk(at)
         for full in range(3):
             at.recorder.outbox.record_gap("run", f"the spool is full ({full} of 9 bytes)")
