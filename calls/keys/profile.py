@@ -303,4 +303,13 @@ def has_match(patterns: tuple[str, ...], text: str) -> bool:
 
 @lru_cache(maxsize=1024)
 def _compile_patterns(patterns: tuple[str, ...]) -> re.Pattern[str]:
-    return re.compile("|".join(re.escape(pattern).replace(r"\*", ".*") for pattern in patterns), re.DOTALL)
+    return re.compile("|".join(map(_pattern_expression, patterns)), re.DOTALL)
+
+
+def _pattern_expression(pattern: str) -> str:
+    """Return the expression for a pattern with asterisks, of which only the last tries more than one place: requests choose the text."""
+    first, *middle = pattern.split("*")
+    if not middle:
+        return re.escape(first)
+    searches = [f"(?>.*?{re.escape(part)})" for part in middle[:-1]]
+    return f"{re.escape(first)}{''.join(searches)}.*{re.escape(middle[-1])}"
