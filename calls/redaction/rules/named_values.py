@@ -84,7 +84,7 @@ def _is_likely_value(data: bytes, lead: int, start: int, stop: int) -> bool:
         return False
     if data[start - 1 : start] == b">":
         return _is_element_text(data, lead, start, stop)
-    return _QUOTED_NAME.search(data, lead, start) is not None
+    return _QUOTED_NAME.search(data, lead, start) is not None or data.endswith(b"22", lead, start)
 
 
 def _is_value_of_variable(data: bytes, lead: int, start: int, stop: int) -> bool:
@@ -214,7 +214,10 @@ NAMED: tuple[SecretRule, ...] = (
     _rule_for_names(BARE_NAMES, bounded=True),
     SecretRule(
         kind="J",
-        lead=(Word(LIKELY_NAMES, nocase=True), Either(((*QUOTE, *ASSIGNMENT, *QUOTE), FORM_PART, ELEMENT))),
+        lead=(
+            Word(LIKELY_NAMES, nocase=True),
+            Either(((*QUOTE, *ASSIGNMENT, *QUOTE), QUOTED_IN_URL, FORM_PART, ELEMENT)),
+        ),
         end=named_end,
         is_real=_is_likely_value,
     ),

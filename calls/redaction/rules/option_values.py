@@ -75,7 +75,9 @@ _BEFORE_VARIABLE = (b"", *(bytes([char]) for char in b" \t\r\n\"'{(,[:"))
 
 def is_own_variable(data: bytes, lead: int, start: int, stop: int) -> bool:
     """Return whether the name is a whole variable, as in YAML, TOML, logs and code, and its value looks like a token."""
-    return data[lead - 1 : lead] in _BEFORE_VARIABLE and is_token_like(data, lead, start, stop)
+    # An escape before the name, as in `\\ntoken = …`, belongs to the lead.
+    is_own = data[lead - 1 : lead] in _BEFORE_VARIABLE or data[lead : lead + 1] == b"\\"
+    return is_own and is_token_like(data, lead, start, stop)
 
 
 PARAMETERS = (

@@ -92,6 +92,8 @@ FOUND = (
     "user:\n  token: %s\n",
     "[auth]\ntoken = '%s'\n",
     "level=info token=%s n=1",
+    '{"content": "[auth]\\ntoken = \'%s\'\\n"}',
+    "payload=%%7B%%22token%%22%%3A%%22%s%%22%%7D",
     '{"jwtSecret": "%s"}',
     '{"SecretString": "%s"}',
     '{"SecretString": "{\\"api_key\\": \\"%s\\"}"}',
