@@ -122,6 +122,11 @@ def _refuse_other_tables() -> Iterator[None]:
     except (asyncpg.PostgresError, SQLAlchemyError) as error:
         if not isinstance(root := _root_error(error), asyncpg.PostgresError):
             raise
+        if isinstance(root, asyncpg.TransactionRollbackError):
+            # A store server of the older version still writes: one of the two is ended, and the other goes on.
+            raise DatabaseUnavailable(
+                f"The tables could not be upgraded beside another store server: {_error_text(root)}."
+            ) from error
         raise DatabaseUnusable(
             f"The tables cannot be created or upgraded: {_error_text(root)}. Use a database in which nothing else has tables."
         ) from error

@@ -6,6 +6,7 @@ from contextlib import AsyncExitStack
 from functools import partial
 from typing import Any, Final
 
+import asyncpg
 import pytest
 from sqlalchemy import Connection, text
 
@@ -21,6 +22,7 @@ from store.database.schema_version import SCHEMA
 from store.database.tables import PARTITIONED, metadata
 from store.database.traits import TRAITS_OF_COLUMNS, trait_number
 from store.database.upgrade import known_versions, upgrade
+from store.database.wait import wait_until_prepared
 from store.embedded.postgres import EmbeddedServer
 from tests.support.postgres import create, drop, run, url
 
@@ -147,6 +149,31 @@ async def test_a_database_that_others_use_is_refused(
         await database.prepare()
     await database.close()
     drop(postgres_server, "others")
+
+
+async def test_an_upgrade_that_conflicts_with_an_older_store_server_is_tried_again(
+    postgres_server: EmbeddedServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """In a rolling update the older one still writes: Postgres ends one of the two transactions."""
+    create(postgres_server, "updated")
+    conflicts = [asyncpg.DeadlockDetectedError("deadlock detected"), asyncpg.SerializationError("could not serialize")]
+    real_migrate = store.database.connection.migrate
+
+    def migrate_beside_another(connection: Connection) -> None:
+        if conflicts:
+            raise conflicts.pop(0)
+        real_migrate(connection)
+
+    monkeypatch.setattr(store.database.connection, "migrate", migrate_beside_another)
+    database = Database(url(postgres_server, "updated"))
+    said: list[str] = []
+    async with asyncio.timeout(60):
+        await wait_until_prepared(database.prepare, database, said.append)
+    assert "could not be upgraded beside another store server: deadlock detected. Retrying until it answers." in said[0]
+    assert "could not serialize" in said[1]
+    assert "is ready, after" in said[2]
+    await database.close()
+    drop(postgres_server, "updated")
 
 
 @pytest.mark.parametrize("encoding", ["LATIN1", "SQL_ASCII"])
