@@ -46,6 +46,18 @@ def test_nothing_is_found_in_what_was_redacted_under_the_same_rules() -> None:
     assert places(made) == ["3/response/body/key"]
 
 
+def test_a_placeholder_that_the_limit_of_a_body_cuts_is_no_leak() -> None:
+    whole = redact_exchange(answering(f'{{"api_key": "{TOKEN}"'.encode()), PLAIN)[0]
+    assert whole.response is not None
+    data = whole.response.body.data
+    for size in range(data.index(b"PLAYHEAD_"), len(data)):
+        cut = replace(body(data[:size]), truncated=True, size=len(data))
+        assert list_leaks(replace(whole, response=replace(whole.response, body=cut))) == []
+    made = answering(f'{{"api_key": "{TOKEN}", "password": "PLAYHEAD_'.encode())
+    assert made.response is not None
+    assert places(replace(made, response=replace(made.response, body=replace(made.response.body, truncated=True))))
+
+
 @settings(max_examples=50)
 @given(exchanges)
 def test_redaction_leaves_nothing_to_find(made: Exchange) -> None:
