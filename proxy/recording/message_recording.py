@@ -141,7 +141,7 @@ class MessageRecording:
         if self._is_better_on_thread(size) and self._feed_on_thread(pieces, size):
             return
         began = time.thread_time() if size >= MIN_TIMED else None
-        if not self._writer.is_waiting and body.try_pass(data):
+        if self._writer.queue is None and body.try_pass(data):
             exchange, side = self.exchange, self.side
             self._writer.append_data([Data(exchange, at, side, data) for at, data in pieces])
         else:

@@ -36,7 +36,7 @@ class RedactionSpeed(msgspec.Struct):
 
     def is_too_slow_for(self, size: int) -> bool:
         """Return whether so many bytes are redacted on the thread."""
-        return bool(self.is_slow) or self.slow_count >= MAX_SLOW or size > self.feed_size
+        return bool(self.is_slow) or self.slow_count >= MAX_SLOW or (size > INLINE_FEED and size > self.feed_size)
 
     def note_duration(self, seconds: float, size: int) -> None:
         """Note how long the redaction of so many bytes took, in seconds of the CPU."""

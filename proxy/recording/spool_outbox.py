@@ -163,7 +163,7 @@ class RecordWriter(msgspec.Struct, eq=False):
     _outbox: SpoolOutbox
     _run: str
     _exchange: str
-    _queue: OrderedQueue | None = None
+    queue: OrderedQueue | None = None
     """What waits for a body that is being redacted on the thread; None while nothing waits."""
 
     _first_number: int = 0
@@ -192,17 +192,17 @@ class RecordWriter(msgspec.Struct, eq=False):
 
     def append(self, record: Record) -> None:
         """Write a record in its turn, which is nearly always now."""
-        if self._queue is None:
+        if self.queue is None:
             self.write(record)
         else:
-            self._queue.append(partial(self.write, record))
+            self.queue.append(partial(self.write, record))
 
     def call_in_turn(self, call: Callable[[], None]) -> None:
         """Call what writes a record when it is its turn."""
-        if self._queue is None:
+        if self.queue is None:
             call()
         else:
-            self._queue.append(call)
+            self.queue.append(call)
 
     def append_data(self, events: Sequence[Data]) -> None:
         """Write pieces of a body in their turn, as one record if possible."""
@@ -212,7 +212,7 @@ class RecordWriter(msgspec.Struct, eq=False):
 
     def write_together(self, events: Sequence[Record]) -> bool:
         """Write several events as one record. Return False if that is not possible now."""
-        if len(events) < 2 or self._queue is not None or self._is_start_lost or self.loss_reason:
+        if len(events) < 2 or self.queue is not None or self._is_start_lost or self.loss_reason:
             return False
         number = self._outbox.write_together(events)
         if number is None:
@@ -223,36 +223,31 @@ class RecordWriter(msgspec.Struct, eq=False):
 
     # -- the thread
 
-    @property
-    def is_waiting(self) -> bool:
-        """Whether a body is being redacted on the thread."""
-        return self._queue is not None
-
     def open_queue(self) -> OrderedQueue | None:
         """Return the queue behind a body that is redacted on the thread; None if no event loop is running."""
-        if self._queue is None:
+        if self.queue is None:
             try:
-                self._queue = OrderedQueue(self._drop_queue)
+                self.queue = OrderedQueue(self._drop_queue)
             except RuntimeError:
                 return None
-            self._outbox.open_queues.add(self._queue)
-        return self._queue
+            self._outbox.open_queues.add(self.queue)
+        return self.queue
 
     def _drop_queue(self) -> None:
-        if self._queue is not None:
-            self._outbox.open_queues.discard(self._queue)
-            self._queue = None
+        if self.queue is not None:
+            self._outbox.open_queues.discard(self.queue)
+            self.queue = None
 
     # -- what is certain, and what is lost
 
     def is_written_now(self) -> bool:
         """Return whether every record is written, writing it now if possible."""
-        return self._queue is None and not self.loss_reason and self._outbox.spool.write_now(self._last_number)
+        return self.queue is None and not self.loss_reason and self._outbox.spool.write_now(self._last_number)
 
     async def wait_until_written(self) -> bool:
         """Wait until every record is written. Return False if one is lost."""
-        if self._queue is not None:
-            await self._queue.wait_until_empty()
+        if self.queue is not None:
+            await self.queue.wait_until_empty()
         if not self.loss_reason:
             try:
                 await self._outbox.spool.wait_until_durable(self._last_number, self._first_number)
