@@ -2,11 +2,12 @@
 
 import json
 import logging
+import secrets
 import threading
 import time
 from collections.abc import Callable
 from datetime import UTC, datetime
-from typing import Final, Literal
+from typing import Any, Final, Literal
 
 type LogFormat = Literal["text", "json"]
 
@@ -58,7 +59,22 @@ class RepeatFilter(logging.Filter):
         return True
 
 
-class TextFormatter(logging.Formatter):
+class _CleanFormatter(logging.Formatter):
+    """Redacts tracebacks: the message of an exception may have a part of a request."""
+
+    def formatException(self, ei: Any) -> str:  # noqa: N802 - the name of logging
+        """Return the traceback without secrets."""
+        return _redact_traceback(super().formatException(ei))
+
+
+def _redact_traceback(text: str) -> str:
+    # Imported here: nearly no process ever logs a traceback, and each would wait for it.
+    from calls.redaction.redactor import Redactor
+
+    return Redactor(key=secrets.token_bytes(32)).redact_text(text)
+
+
+class TextFormatter(_CleanFormatter):
     """A line for people."""
 
     def formatMessage(self, record: logging.LogRecord) -> str:  # noqa: N802 - the name of logging
@@ -68,7 +84,7 @@ class TextFormatter(logging.Formatter):
         return f"{line} (and {repeated} times since this was written last)" if repeated else line
 
 
-class JsonFormatter(logging.Formatter):
+class JsonFormatter(_CleanFormatter):
     """One JSON object a line: time, level, logger, event, and fields."""
 
     def format(self, record: logging.LogRecord) -> str:

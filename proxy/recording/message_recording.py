@@ -259,7 +259,8 @@ class MessageRecording:
         """Record that redaction failed, which must neither keep the exchange open nor let an unredacted byte through."""
         self._final_events([])
         self.is_truncated = True
-        self._writer.record_gap(f"a body could not be redacted: {fault!r}")
+        # Not its words: those of a UnicodeDecodeError have the whole body.
+        self._writer.record_gap(f"a body could not be redacted: {type(fault).__name__}")
 
     def _final_events(self, pieces: Sequence[Piece]) -> list[Data]:
         """Return the last events of the body, for which no memory is needed any longer."""

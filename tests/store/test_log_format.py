@@ -76,3 +76,20 @@ def _logger(now: Callable[[], float]) -> tuple[io.StringIO, logging.Logger]:
     log = logging.Logger("store.feed")
     log.addHandler(handler)
     return stream, log
+
+
+def test_a_traceback_has_no_secret() -> None:
+    secret = "sk-proj-" + "aB3dE6gH9jK2" * 4
+    stream = io.StringIO()
+    log = logging.Logger("proxy")
+    for formatter in (JsonFormatter(), TextFormatter("%(message)s")):
+        handler = logging.StreamHandler(stream)
+        handler.setFormatter(formatter)
+        log.addHandler(handler)
+    try:
+        int(f"password=hunter2hunter2 {secret}")
+    except ValueError:
+        log.exception("an exchange could not be recorded")
+    text = stream.getvalue()
+    assert text.count("invalid literal for int()") == 2
+    assert not [said for said in (secret, "hunter2") if said in text]

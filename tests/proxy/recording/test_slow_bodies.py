@@ -146,7 +146,7 @@ async def test_a_fault_on_the_thread_lets_no_unredacted_byte_through(
     directory: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def fail(body: StreamedBody[Piece], pieces: Sequence[tuple[int, bytes]]) -> list[Piece]:
-        raise RuntimeError("no luck")
+        raise RuntimeError(f"no luck with {SLOW!r}")
 
     monkeypatch.setattr(StreamedBody, "feed_together", fail)
     with open_recorder(directory) as at:
