@@ -28,6 +28,10 @@ from store.database.schema_version import SCHEMA
 OLDEST_SERVER = 14
 
 MIGRATION_LOCK = 0x706C6179  # "play"
+MIGRATION_PATIENCE: Final = 5
+"""Seconds to wait for a lock on a table. In a rolling update a store server of the older version may hold one, and itself wait on
+another connection for a table that is already altered: Postgres does not see that, so one of the two has to give way."""
+
 CONNECT_TIMEOUT = 10.0
 COMMAND_TIMEOUT = 60.0
 """Seconds that a command may take. Without a limit, a command to a machine that is gone ends only when the kernel gives up."""
@@ -78,6 +82,9 @@ UNUSABLE_ERRORS = (
 )
 
 
+CONFLICTS = (asyncpg.TransactionRollbackError, asyncpg.LockNotAvailableError)
+"""Errors of an upgrade beside a store server of the older version, which still writes."""
+
 PARAMETER_ERRORS = (asyncpg.UndefinedObjectError, asyncpg.InvalidParameterValueError, asyncpg.PostgresSyntaxError)
 """How the server refuses a parameter of the URL that it does not know, or its value."""
 
@@ -120,13 +127,13 @@ def _refuse_other_tables() -> Iterator[None]:
     try:
         yield
     except (asyncpg.PostgresError, SQLAlchemyError) as error:
-        if not isinstance(root := _root_error(error), asyncpg.PostgresError):
-            raise
-        if isinstance(root, asyncpg.TransactionRollbackError):
-            # A store server of the older version still writes: one of the two is ended, and the other goes on.
+        root = _root_error(error)
+        if isinstance(root, CONFLICTS):
             raise DatabaseUnavailable(
                 f"The tables could not be upgraded beside another store server: {_error_text(root)}."
             ) from error
+        if not isinstance(root, asyncpg.PostgresError) or _translated_error(root) is not None:
+            raise
         raise DatabaseUnusable(
             f"The tables cannot be created or upgraded: {_error_text(root)}. Use a database in which nothing else has tables."
         ) from error
@@ -379,11 +386,12 @@ class Database:
     async def prepare(self) -> None:
         """Migrate the tables to the version of this Playhead. Raises `DatabaseUnavailable` and `DatabaseUnusable`."""
         once = create_async_engine("postgresql+asyncpg://", async_creator=self._connect_to_migrate, poolclass=NullPool)
-        with _refuse_other_tables(), translate_errors():
+        with translate_errors(), _refuse_other_tables():
             async with once.begin() as connection:
                 await _check_server(connection)
                 await connection.execute(text(NO_TIME_LIMITS))
                 await connection.execute(text("SELECT pg_advisory_xact_lock(:lock)"), {"lock": MIGRATION_LOCK})
+                await connection.execute(text(f"SET LOCAL lock_timeout = '{MIGRATION_PATIENCE}s'"))
                 await connection.run_sync(migrate)
         await self.connect()
 
