@@ -1,4 +1,5 @@
-"""What Playhead costs, beside what others cost: `python -m bench.engines`, `.rivals`, `.ingest`, `.replay`, `.keys`, `.search`, `.events`, `.starts`, `.suite`.
+"""Benchmarks of Playhead, most of them beside other tools or another checkout.
 
-All of it runs side by side in one run, in turns; ratios are the result, times of a single run are not.
+Start with `python -m bench.engines`; docs/performance.md lists all scripts. What is compared is measured in one run and
+in turns: compare ratios, since the times of a single run depend on the machine.
 """

@@ -22,9 +22,9 @@ from contextlib import ExitStack
 from pathlib import Path
 from urllib.parse import unquote, urlsplit
 
+from bench.bench_setup import BenchSetup, open_bench_setup
 from bench.figures import Spread
-from bench.load import HOST
-from bench.stage import Stage, open_stage
+from bench.load_client import HOST
 from bench.wire import MeasurementFailed
 
 CALLS = {"one connection": 100, "a connection for each call": 20}
@@ -103,10 +103,10 @@ def cpu_ns(pid: int) -> int:
         return 0
 
 
-def start_once(stage: Stage, way: str) -> tuple[float, float]:
+def start_once(setup: BenchSetup, way: str) -> tuple[float, float]:
     """Milliseconds in which a command that does nothing is run, by the clock and of CPU."""
     # The command that waits there has started the store server.
-    line = [*_record(stage.directory / way.replace(" ", "-"), way), "true"]
+    line = [*_record(setup.directory / way.replace(" ", "-"), way), "true"]
     before, used = time.perf_counter(), resource.getrusage(resource.RUSAGE_CHILDREN)
     subprocess.run(line, capture_output=True, check=True)
     after = resource.getrusage(resource.RUSAGE_CHILDREN)
@@ -114,12 +114,12 @@ def start_once(stage: Stage, way: str) -> tuple[float, float]:
     return (time.perf_counter() - before) * 1000, cpu * 1000
 
 
-def start_command(stage: Stage, way: str) -> "subprocess.Popen[str]":
+def start_command(setup: BenchSetup, way: str) -> "subprocess.Popen[str]":
     """The command, recorded in one of the ways."""
-    directory = stage.directory / way.replace(" ", "-")
+    directory = setup.directory / way.replace(" ", "-")
     directory.mkdir(mode=0o711)
     config = directory / "playhead.toml"
-    config.write_text(f'upstream_ca = "{stage.ca}"\n[upstreams]\n"{HOST}" = "https://localhost:{stage.port}"\n')
+    config.write_text(f'upstream_ca = "{setup.ca}"\n[upstreams]\n"{HOST}" = "https://localhost:{setup.port}"\n')
     command = [sys.executable, "-m", "bench.captive", LOAD]
     return subprocess.Popen(
         [*_record(directory, way), *command],
@@ -162,8 +162,8 @@ def main() -> None:
         return
     rounds: list[dict[str, dict[str, float]]] = []
     starts: list[dict[str, tuple[float, float]]] = []
-    with open_stage() as stage, ExitStack() as stack:
-        processes = {way: stack.enter_context(start_command(stage, way)) for way in WAYS}
+    with open_bench_setup() as setup, ExitStack() as stack:
+        processes = {way: stack.enter_context(start_command(setup, way)) for way in WAYS}
         for process in processes.values():
             measure_command(process)
         for number in range(arguments.rounds):
@@ -171,7 +171,7 @@ def main() -> None:
             rounds.append({way: measure_command(processes[way]) for way in turn})
         for number in range(arguments.starts + 1):
             turn = list(WAYS) if number % 2 == 0 else list(reversed(WAYS))
-            starts.append({way: start_once(stage, way) for way in turn})
+            starts.append({way: start_once(setup, way) for way in turn})
     first, second = WAYS
     for kind in CALLS:
         columns = [Spread.of([each[way][kind] for each in rounds]) for way in WAYS]

@@ -25,12 +25,12 @@ from typing import Any, Final
 import msgspec
 
 from bench import delay_cpu
+from bench.bench_setup import Process, make_certificates
 from bench.delay_cpu import Processes
 from bench.delay_path import call_path, plot_path
 from bench.figures import Spread, machine, print_json, quantile
-from bench.load import HOST
+from bench.load_client import HOST
 from bench.peers import Absent, find_program, free, server
-from bench.stage import Process, make_certificates
 from bench.table import place_table
 from bench.wire import MeasurementFailed
 from proxy.processes.command_processes import CommandProcesses

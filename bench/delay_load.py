@@ -16,10 +16,10 @@ from collections import deque
 from collections.abc import Mapping
 from typing import Any, Final
 
-from bench.load import HOST
-from bench.speech import Http1Asking
+from bench.http_codecs import Http1Client
+from bench.load_client import HOST
+from bench.sample_bodies import Bodies
 from bench.wire import Connection, MeasurementFailed, through
-from bench.words import Bodies
 
 REQUEST_BYTES: Final = 1024
 
@@ -85,7 +85,7 @@ class DelayLoad:
         self._calls: dict[int, Call] = {}
         self._bodies = Bodies(REQUEST_BYTES, seed=1)
         self._number = int(config["first"])
-        self._asking = Http1Asking(f"/{config['kind']}?wait={config['wait']}", config.get("host", HOST))
+        self._asking = Http1Client(f"/{config['kind']}?wait={config['wait']}", config.get("host", HOST))
         self.finished: list[dict[str, int]] = []
 
     def run(self) -> dict[str, Any]:

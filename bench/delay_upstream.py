@@ -17,9 +17,9 @@ from collections.abc import Callable, Mapping
 from itertools import count
 from typing import Any, Final
 
-from bench.speech import ANSWERED, EVENTS, JSON, Http1Asked
+from bench.http_codecs import EVENTS, JSON, RESPONSE_HEADERS, Http1Server
+from bench.sample_bodies import Bodies
 from bench.wire import Connection, MeasurementFailed
-from bench.words import Bodies
 
 PIECES: Final = 6
 """Events of a stream."""
@@ -37,8 +37,10 @@ def _head(*headers: Mapping[str, str]) -> str:
     return "HTTP/1.1 200 OK\r\n" + "".join(f"{name}: {value}\r\n" for part in headers for name, value in part.items())
 
 
-_JSON_HEAD: Final = _head(ANSWERED, JSON) + "X-Read: %019d\r\nX-Sent: %019d\r\nContent-Length: %d\r\n\r\n"
-_STREAM_HEAD: Final = _head(ANSWERED, EVENTS) + "X-Read: %019d\r\nX-Sent: %019d\r\nTransfer-Encoding: chunked\r\n\r\n"
+_JSON_HEAD: Final = _head(RESPONSE_HEADERS, JSON) + "X-Read: %019d\r\nX-Sent: %019d\r\nContent-Length: %d\r\n\r\n"
+_STREAM_HEAD: Final = (
+    _head(RESPONSE_HEADERS, EVENTS) + "X-Read: %019d\r\nX-Sent: %019d\r\nTransfer-Encoding: chunked\r\n\r\n"
+)
 _EVENT: Final = 'data: {"at":"%019d","choices":[{"index":0,"delta":{"content":" some words of an answer"}}]}\n\n'
 
 
@@ -55,7 +57,7 @@ class DelayUpstream:
             self._listeners[listener.fileno()] = listener, trust
             self._poll.register(listener, select.EPOLLIN)
         self._poll.register(sys.stdin, select.EPOLLIN)
-        self._connections: dict[int, tuple[Connection, Http1Asked]] = {}
+        self._connections: dict[int, tuple[Connection, Http1Server]] = {}
         self._due: list[tuple[float, int, Callable[[], None]]] = []
         self._order = count()
         self._bodies = Bodies(ANSWER_BYTES, seed=2)
@@ -85,7 +87,7 @@ class DelayUpstream:
             connection = Connection(plain, context, **({"server_side": True} if context else {}))
         except OSError:
             return  # the other side has left, and reports it
-        self._connections[connection.fileno()] = connection, Http1Asked()
+        self._connections[connection.fileno()] = connection, Http1Server()
         self._poll.register(connection, select.EPOLLIN)
         if context:
             self._read(connection.fileno())

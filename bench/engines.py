@@ -25,11 +25,11 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any, Final
 
+from bench.bench_setup import BenchSetup, open_bench_setup
 from bench.figures import Row, machine
 from bench.peers import Absent
 from bench.plot import plot
 from bench.results import Result, lagging, results
-from bench.stage import Stage, open_stage
 from bench.table import page
 from bench.wire import MeasurementFailed
 from bench.workers import ENGINES, Engines, Sources
@@ -49,10 +49,10 @@ class Measurements:
         self._workloads = workloads
         self._seconds = seconds
 
-    def round(self, stage: Stage, sources: Sources, number: int) -> None:
+    def round(self, setup: BenchSetup, sources: Sources, number: int) -> None:
         """Ask for everything once. The order turns round, so that nobody always goes first."""
-        with stage.round(f"round-{number}") as fresh:
-            engines = Engines(stage=fresh, sources=sources)
+        with setup.open_round(f"round-{number}") as fresh:
+            engines = Engines(setup=fresh, sources=sources)
             for workload in self._workloads:
                 names = self._select_engines(workload, number)
                 for name in names if number % 2 else names[::-1]:
@@ -140,10 +140,10 @@ def main() -> int:
     where = machine() | {"date": time.strftime("%Y-%m-%d")}
     measured = Measurements(engines, workloads, seconds)
     try:
-        with open_stage() as stage:
-            sources = Sources(stage=stage, nginx=arguments.nginx)
+        with open_bench_setup() as setup:
+            sources = Sources(setup=setup, nginx=arguments.nginx)
             for number in range(rounds):
-                measured.round(stage, sources, number)
+                measured.round(setup, sources, number)
     except KeyboardInterrupt:
         say("stopped; this is what was measured until then")
     found = list(measured.results(where))

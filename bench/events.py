@@ -15,9 +15,9 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from bench.bench_setup import Process
 from bench.figures import Row, Spread, finish, machine
 from bench.ingest import RunningStore, measure
-from bench.stage import Process
 from bench.wire import MeasurementFailed
 from store.datadir import open_data_dir
 from store.embedded.postgres import ensure_server

@@ -17,9 +17,9 @@ from types import MappingProxyType
 
 import asyncpg
 
+from bench.bench_setup import Process
 from bench.figures import Row, cpu, cpu_with_children, finish, machine, print_json, rss
-from bench.filled import Sample, agents, fill, small, talks
-from bench.stage import Process
+from bench.fill_spool import Sample, agents, fill, small, talks
 from bench.wire import MeasurementFailed
 from store.datadir import DataDir, open_data_dir
 from store.embedded.postgres import ensure_server

@@ -29,7 +29,7 @@ import store.ingest.batch_writer
 import store.ingest.ingester
 import store.search.index
 from bench.figures import Spread, cpu_with_children, machine, print_json
-from bench.filled import fill
+from bench.fill_spool import fill
 from bench.ingest import WORKLOADS
 from calls.derive import deriver
 from calls.keys.element_memory import ElementMemory
@@ -128,7 +128,7 @@ def install(clock: Clock) -> None:
             setattr(owner, name, clock.wrap(step, function))
 
 
-class Stage:
+class StoreUnderTest:
     """A database, and what stores into it and follows."""
 
     def __init__(self, database: Database, postgres: int, place: Path) -> None:
@@ -200,14 +200,14 @@ async def compare(root: Path, rounds: int, calls: int, workloads: Sequence[str])
         postgres = int((root / "pg" / "data" / "postmaster.pid").read_text().split()[0])
         database = Database(server.dsn, uuid.uuid4())
         await database.prepare()
-        stage = Stage(database, postgres, root)
+        store = StoreUnderTest(database, postgres, root)
         gc.disable()
         collect_seldom()
         for number in range(rounds + 1):
             for name in workloads:
                 spool = root / f"filled-{name}-{number}"
                 count, _ = await fill(spool, WORKLOADS[name](number * 10_000, calls if number else 200))
-                steps = await stage.measure(spool, count)
+                steps = await store.measure(spool, count)
                 await asyncio.to_thread(shutil.rmtree, spool)
                 if number:
                     costs[name].append(steps)

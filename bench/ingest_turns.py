@@ -12,7 +12,7 @@ from typing import Any
 import asyncpg
 
 from bench.figures import cpu, cpu_with_children
-from bench.filled import fill
+from bench.fill_spool import fill
 from bench.ingest import WORKLOADS, keeping
 
 PATIENCE = 300.0

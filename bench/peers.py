@@ -1,4 +1,4 @@
-"""Other programs' engines, each started in front of the stage's upstream: nginx, mitmdump, Hoverfly, timefork.
+"""Other programs' engines, each started in front of the setup's upstream: nginx, mitmdump, Hoverfly, timefork.
 
 None of them is needed: one that is not at hand is `Absent`, and its rows say so. nginx need not be installed:
 
@@ -16,7 +16,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Final
 
-from bench.stage import Stage, Worker
+from bench.bench_setup import BenchSetup, Worker
 from bench.wire import MeasurementFailed
 
 NGINX: Final = """
@@ -47,21 +47,21 @@ class Absent(MeasurementFailed):
 
 
 @contextmanager
-def nginx(stage: Stage, binary: str) -> Iterator[Worker]:
+def nginx(setup: BenchSetup, binary: str) -> Iterator[Worker]:
     """A reverse proxy with TLS on both sides that records nothing, as one process."""
-    directory = stage.directory / "nginx"
+    directory = setup.directory / "nginx"
     directory.mkdir()
     port, config = free(), directory / "nginx.conf"
-    values = {"upstream": stage.port, "port": port, "certificate": stage.certificate, "ca": stage.ca}
+    values = {"upstream": setup.port, "port": port, "certificate": setup.certificate, "ca": setup.ca}
     config.write_text(NGINX.format(directory=directory, **values))
     with server([find_program(binary), "-c", str(config), "-p", str(directory)], port) as pid:
-        yield Worker(name="nginx", ca=stage.ca, pid=pid, how={"upstream": port})
+        yield Worker(name="nginx", ca=setup.ca, pid=pid, client_options={"upstream": port})
 
 
 @contextmanager
-def mitmdump(stage: Stage, *more: str, name: str = "mitmdump") -> Iterator[Worker]:
+def mitmdump(setup: BenchSetup, *more: str, name: str = "mitmdump") -> Iterator[Worker]:
     """mitmproxy's own program, with `more` options. It contacts whom CONNECT names."""
-    port, directory = free(), stage.directory
+    port, directory = free(), setup.directory
     line = [
         find_program(str(Path(sys.executable).parent / "mitmdump")),
         "-q",
@@ -71,31 +71,31 @@ def mitmdump(stage: Stage, *more: str, name: str = "mitmdump") -> Iterator[Worke
         str(port),
     ]
     line += ["--set", f"confdir={directory}", "--set", "connection_strategy=lazy"]
-    line += ["--set", f"ssl_verify_upstream_trusted_ca={stage.ca}", *more]
+    line += ["--set", f"ssl_verify_upstream_trusted_ca={setup.ca}", *more]
     with server(line, port) as pid:
         ca = str(directory / "mitmproxy-ca-cert.pem")
-        yield Worker(name=name, ca=ca, port=port, pid=pid, how={"authority": f"localhost:{stage.port}"})
+        yield Worker(name=name, ca=ca, port=port, pid=pid, client_options={"authority": f"localhost:{setup.port}"})
 
 
 @contextmanager
-def hoverfly(stage: Stage) -> Iterator[Worker]:
+def hoverfly(setup: BenchSetup) -> Iterator[Worker]:
     """Hoverfly in capture mode. Its own CA is built into it; whether it is trusted changes nothing that is measured."""
     port = free()
     line = [find_program("hoverfly"), "-capture", "-pp", str(port), "-ap", str(free()), "-tls-verification=false"]
     with server(line, port) as pid:
-        how = {"authority": f"localhost:{stage.port}", "verified": False}
-        yield Worker(name="hoverfly", ca=stage.ca, port=port, pid=pid, how=how)
+        client_options = {"authority": f"localhost:{setup.port}", "verified": False}
+        yield Worker(name="hoverfly", ca=setup.ca, port=port, pid=pid, client_options=client_options)
 
 
 @contextmanager
-def timefork(stage: Stage) -> Iterator[Worker]:
+def timefork(setup: BenchSetup) -> Iterator[Worker]:
     """timefork as a base URL over plain HTTP, which is what it speaks to clients; TLS to the upstream."""
-    directory, port = stage.directory / "timefork", free()
+    directory, port = setup.directory / "timefork", free()
     directory.mkdir()
-    env = dict(os.environ) | {"TIMEFORK_UPSTREAM_OPENAI": f"https://localhost:{stage.port}", "SSL_CERT_FILE": stage.ca}
+    env = dict(os.environ) | {"TIMEFORK_UPSTREAM_OPENAI": f"https://localhost:{setup.port}", "SSL_CERT_FILE": setup.ca}
     with server([str(_timefork()), "up", "-p", str(port)], port, cwd=directory, env=env) as pid:
-        how = {"upstream": port, "plain": True, "path": "/v1/chat/completions"}
-        yield Worker(name="timefork", ca=stage.ca, pid=pid, how=how)
+        client_options = {"upstream": port, "plain": True, "path": "/v1/chat/completions"}
+        yield Worker(name="timefork", ca=setup.ca, pid=pid, client_options=client_options)
 
 
 def _timefork() -> Path:

@@ -19,7 +19,7 @@ import asyncpg
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
 from bench.figures import Spread, cpu_with_children, machine, print_json
-from bench.filled import fill
+from bench.fill_spool import fill
 from bench.ingest import WORKLOADS
 from calls.derive import derive_call
 from calls.keys.element_memory import ElementMemory

@@ -10,7 +10,7 @@ import re
 import time
 from typing import Final
 
-from bench.words import prose
+from bench.sample_bodies import prose
 from calls.redaction.redactor import Redactor
 
 COUNT: Final = 20_000

@@ -30,12 +30,12 @@ from typing import Any, Final
 import asyncpg
 import msgspec
 
+from bench.bench_setup import Process
 from bench.figures import machine, quantile
-from bench.filled import fill, small
+from bench.fill_spool import fill, small
 from bench.ingest import SIZE
 from bench.scale import Report, fetch, fetch_value, wait_until_caught_up
 from bench.scale_rows import CALLS_A_RUN, DAY, HOUR, OTHER_PROJECT, write_runs
-from bench.stage import Process
 from proxy.retention_settings import retention_policy
 from store.database.connection import Database
 from store.datadir import DataDir, open_data_dir

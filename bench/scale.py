@@ -28,12 +28,12 @@ from urllib.parse import urlencode
 
 import asyncpg
 
+from bench.bench_setup import Process
 from bench.figures import Row, Spread, machine, print_json, quantile
 from bench.ingest import RunningStore, measure
 from bench.scale_copies import MORNING, copy_runs
 from bench.scale_queries import Query, details, queries
 from bench.scale_rows import BATCH_RUNS, CALLS_A_RUN, DAY, HOUR, write_runs
-from bench.stage import Process
 from bench.wire import MeasurementFailed
 from store.datadir import DataDir, open_data_dir
 from store.embedded.postgres import ensure_server

@@ -20,8 +20,8 @@ from typing import Any, Final
 
 from msgspec.structs import replace
 
-from bench.filled import REQUEST_HEADERS, RESPONSE_HEADERS
-from bench.words import prose
+from bench.fill_spool import REQUEST_HEADERS, RESPONSE_HEADERS
+from bench.sample_bodies import prose
 from calls.derive import derive_call
 from calls.keys.profile import Profiles
 from calls.model import Body, Call, Chunk, Exchange, Request, Response

@@ -21,7 +21,7 @@ from dataclasses import dataclass
 from itertools import count
 from pathlib import Path
 
-from bench.words import Bodies
+from bench.sample_bodies import Bodies
 
 HOST = "api.soak.example"
 CONNECTIONS = 16

@@ -18,9 +18,9 @@ from functools import cache, partial
 from itertools import count
 from typing import Any
 
-from bench.speech import ClientConnection, ClientGone, Http1Asked, Http2Asked
+from bench.http_codecs import ClientGone, Http1Server, Http2Server, ServerCodec
+from bench.sample_bodies import Bodies, prose
 from bench.wire import Connection, MeasurementFailed
-from bench.words import Bodies, prose
 
 EVENT = 200
 """Bytes of an event."""
@@ -39,7 +39,7 @@ class Upstream:
             self._poll.register(number, select.EPOLLIN)
         self._poll.register(sys.stdin, select.EPOLLIN)
         self._connections: dict[int, Connection] = {}
-        self._spoken: dict[int, ClientConnection] = {}
+        self._spoken: dict[int, ServerCodec] = {}
         self._due: list[tuple[float, int, float, Connection, int]] = []
         self._size = int(options["answer"])
         self._answers = cache(partial(Bodies, seed=2))
@@ -81,7 +81,7 @@ class Upstream:
         except OSError:
             return  # a worker that gave up: whoever waits for it will say so
         self._connections[connection.fileno()] = connection
-        self._spoken[connection.fileno()] = Http2Asked() if newer else Http1Asked()
+        self._spoken[connection.fileno()] = Http2Server() if newer else Http1Server()
         self._poll.register(connection, select.EPOLLIN)
         self._attend(connection.fileno(), select.EPOLLIN)
 
@@ -108,7 +108,7 @@ class Upstream:
         if connection.waits != waited:
             self._poll.modify(number, select.EPOLLIN | (0 if waited else select.EPOLLOUT))
 
-    def _answer(self, number: int, spoken: ClientConnection, stream: int, path: bytes) -> None:
+    def _answer(self, number: int, spoken: ServerCodec, stream: int, path: bytes) -> None:
         name, _, value = path.rpartition(b"=")
         if name.endswith(b"events"):
             self._send(number, spoken.stream(stream))

@@ -10,10 +10,10 @@ from types import MappingProxyType
 from typing import Any, Final
 
 from bench import peers
+from bench.bench_setup import BenchSetup, Process, Worker
 from bench.figures import cpu, cpu_with_children
-from bench.load import HOST
+from bench.load_client import HOST
 from bench.replay import record_calls
-from bench.stage import Process, Stage, Worker
 from bench.wire import MeasurementFailed
 from bench.workloads import STORED, STORED_CALLS, WORKLOADS
 from proxy.processes.store_client import Api
@@ -34,15 +34,15 @@ PATIENCE: Final = 120.0
 class Sources:
     """What the rounds share."""
 
-    stage: Stage
+    setup: BenchSetup
     nginx: str
 
     @cached_property
     def recording(self) -> str:
         """A bundle of distinct calls."""
-        place = self.stage.directory / "recording.jsonl"
-        with self.stage.round("recording") as stage:
-            shutil.move(record_calls(stage), place)
+        place = self.setup.directory / "recording.jsonl"
+        with self.setup.open_round("recording") as setup:
+            shutil.move(record_calls(setup), place)
         return str(place)
 
 
@@ -50,7 +50,7 @@ class Sources:
 class Engines:
     """The engines of one round, each started when it is first asked."""
 
-    stage: Stage
+    setup: BenchSetup
     sources: Sources
     _workers: dict[str, Worker] = field(default_factory=dict)
 
@@ -61,7 +61,7 @@ class Engines:
             return self._measure_stream_memory(name, what)
         if name == STORED:
             return self.stored_worker.ask()
-        return self.stage.ask(self._worker(name), **what)
+        return self.setup.run_load(self._worker(name), **what)
 
     def _worker(self, name: str) -> Worker:
         if name not in self._workers:
@@ -70,41 +70,41 @@ class Engines:
 
     def _measure_stream_memory(self, name: str, what: Mapping[str, Any]) -> dict[str, Any]:
         """What open streams add to a fresh engine: what was once used stays with a process."""
-        with self.stage.round(f"memory-{name}") as stage:
-            fresh = Engines(stage=stage, sources=self.sources)
+        with self.setup.open_round(f"memory-{name}") as setup:
+            fresh = Engines(setup=setup, sources=self.sources)
             # The first calls load and build what is needed once.
-            stage.ask(fresh._worker(name), seconds=0.5)
-            found = stage.ask(fresh._worker(name), **what)
+            setup.run_load(fresh._worker(name), seconds=0.5)
+            found = setup.run_load(fresh._worker(name), **what)
         empty, full = (sizes.get("worker", 0.0) for sizes in found["rss"])
         return found | {"detail": {"kib": (full - empty) * 1024 / what["connections"]}}
 
     @cached_property
     def stored_worker(self) -> "StoredWorker":
-        worker = self.ours(STORED)
-        store_server, api = self.stage.store_server(STORED)
-        data = self.stage.house(STORED).data.postgres / "data"
+        worker = self.start_ours(STORED)
+        store_server, api = self.setup.start_store_server(STORED)
+        data = self.setup.house(STORED).data.postgres / "data"
         postgres = int((data / "postmaster.pid").read_text().split()[0])
-        return StoredWorker(self.stage, worker, store_server, api, postgres)
+        return StoredWorker(self.setup, worker, store_server, api, postgres)
 
     def enter(self, peer: AbstractContextManager[Worker]) -> Worker:
         """Start a peer for as long as the round lasts."""
-        return self.stage.stack.enter_context(peer)
+        return self.setup.stack.enter_context(peer)
 
-    def ours(self, name: str, engine: str = "lane", **differences: Any) -> Worker:
+    def start_ours(self, name: str, engine: str = "lane", **differences: Any) -> Worker:
         """A worker of ours."""
-        return self.stage.ours(name, engine=engine, **differences)
+        return self.setup.start_worker(name, engine=engine, **differences)
 
-    def replaying(self, name: str, engine: str) -> Worker:
+    def start_replay(self, name: str, engine: str) -> Worker:
         """A worker that answers from the recording."""
         source = {"replay": [self.sources.recording], "replay_options": {"after_last": "repeat-last"}}
-        return self.ours(name, engine, mode="replay", profiles_toml=PROFILE, **source)
+        return self.start_ours(name, engine, mode="replay", profiles_toml=PROFILE, **source)
 
 
 @dataclass(slots=True)
 class StoredWorker:
     """A worker with its store server and Postgres."""
 
-    stage: Stage
+    setup: BenchSetup
     worker: Worker
     store_server: Process
     api: Api
@@ -112,9 +112,9 @@ class StoredWorker:
 
     def ask(self) -> dict[str, Any]:
         """Record calls until each is in its rows; the CPU of all three."""
-        run = f"stored-{self.stage.first}"
+        run = f"stored-{self.setup.first}"
         before = self._read_cpu()
-        found = self.stage.ask(self.worker, calls=STORED_CALLS, seconds=PATIENCE, warm=0.0, run=run)
+        found = self.setup.run_load(self.worker, calls=STORED_CALLS, seconds=PATIENCE, warm=0.0, run=run)
         self._wait_until_stored(run, found["asked"])
         parts = {f"{part}_us": (late - before[part]) / found["asked"] * 1e6 for part, late in self._read_cpu().items()}
         return found | {"cpu_us": sum(parts.values()), "detail": parts}
@@ -133,22 +133,22 @@ class StoredWorker:
 
 
 def _mitmdump(engines: Engines) -> Worker:
-    return engines.enter(peers.mitmdump(engines.stage, "-w", str(engines.stage.directory / "flows")))
+    return engines.enter(peers.mitmdump(engines.setup, "-w", str(engines.setup.directory / "flows")))
 
 
 ENGINES: Final[Mapping[str, Callable[[Engines], Worker]]] = MappingProxyType(
     {
-        "direct": lambda engines: engines.stage.direct(),
-        "nginx": lambda engines: engines.enter(peers.nginx(engines.stage, engines.sources.nginx)),
-        "lane-relay": lambda engines: engines.ours("lane-relay", mode="passthrough"),
-        "lane-record": lambda engines: engines.ours("lane-record"),
+        "direct": lambda engines: engines.setup.direct_worker(),
+        "nginx": lambda engines: engines.enter(peers.nginx(engines.setup, engines.sources.nginx)),
+        "lane-relay": lambda engines: engines.start_ours("lane-relay", mode="passthrough"),
+        "lane-record": lambda engines: engines.start_ours("lane-record"),
         STORED: lambda engines: engines.stored_worker.worker,
-        "lane-replay": lambda engines: engines.replaying("lane-replay", "lane"),
-        "mitmproxy-bare": lambda engines: engines.stage.bare(),
-        "mitmproxy-record": lambda engines: engines.ours("mitmproxy-record", "mitmproxy"),
-        "mitmproxy-replay": lambda engines: engines.replaying("mitmproxy-replay", "mitmproxy"),
+        "lane-replay": lambda engines: engines.start_replay("lane-replay", "lane"),
+        "mitmproxy-bare": lambda engines: engines.setup.bare_mitmproxy(),
+        "mitmproxy-record": lambda engines: engines.start_ours("mitmproxy-record", "mitmproxy"),
+        "mitmproxy-replay": lambda engines: engines.start_replay("mitmproxy-replay", "mitmproxy"),
         "mitmdump": _mitmdump,
-        "hoverfly": lambda engines: engines.enter(peers.hoverfly(engines.stage)),
-        "timefork": lambda engines: engines.enter(peers.timefork(engines.stage)),
+        "hoverfly": lambda engines: engines.enter(peers.hoverfly(engines.setup)),
+        "timefork": lambda engines: engines.enter(peers.timefork(engines.setup)),
     }
 )

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Any, Final
 
-from bench.stage import NEW_HOSTS
+from bench.bench_setup import NEW_HOSTS
 
 LANES: Final = ("lane-relay", "lane-record")
 MITMPROXIES: Final = ("mitmproxy-bare", "mitmproxy-record")
@@ -34,7 +34,7 @@ class Workload:
     """Who takes part; `direct`, nothing at all, for its delays."""
 
     asks: Mapping[str, Any] = MappingProxyType({})
-    """What `bench.load` is told."""
+    """What `bench.load_client` is told."""
 
     at_most: int | None = None
     """Rounds, where one takes long and says much."""

@@ -1,9 +1,13 @@
-"""Replay beside others that replay: `python -m bench.rivals [--quick] [--json] [--rounds N] [--sizes 20 200 2000] [--every N]`.
+"""Compare replay with other tools: `python -m bench.replay_peers [--quick] [--json] [--rounds N] [--sizes 20 200 2000]
+[--every N]`.
 
-The same distinct JSON calls, told apart by their bodies, are recorded by each and then asked once each, in order, by the same
-client (`requests`, one connection), with nobody behind it: VCR.py in the client's own process; mitmproxy's server replay;
-WireMock with `--wiremock JAR` (npm ships it: build/*.jar of the package `wiremock`), over plain HTTP; and our worker, from a
-bundle. Start: from nothing to ready to answer. `direct` is the upstream itself, and tells what the client costs.
+Each tool records the same JSON calls, which differ in their bodies, and then answers each of them once, in order, for
+the same client (`bench.replay_client`, one connection): VCR.py in the client's own process; mitmproxy's server replay;
+WireMock over plain HTTP with `--wiremock JAR` (npm ships it: build/*.jar of the package `wiremock`); and a Playhead
+worker with a bundle. No upstream is contacted. `direct` is the upstream itself, which shows what the client costs.
+
+Prints for each tool and size the time of a call, its quantiles, the CPU of client and server, the memory, and
+`start_ms`, the time from the start of the tool until it can answer.
 """
 
 import argparse
@@ -25,18 +29,18 @@ from vcr.persisters.filesystem import FilesystemPersister
 from vcr.serializers import yamlserializer
 
 from bench import peers
+from bench.bench_setup import QUESTION, BenchSetup, open_bench_setup
 from bench.figures import Row, Spread, cpu, finish, machine, print_json, rss
-from bench.load import HOST
-from bench.stage import QUESTION, Stage, open_stage
+from bench.load_client import HOST
+from bench.sample_bodies import Bodies
 from bench.wire import MeasurementFailed
-from bench.words import Bodies
 
 OURS = "playhead"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Ready:
-    """Something that answers, and what the client is to be told to reach it."""
+class ReplayServer:
+    """A running tool, and the client options that reach it."""
 
     started_ms: float
     options: Mapping[str, Any]
@@ -44,14 +48,18 @@ class Ready:
 
 
 type Start = Callable[[], Any]
-"""A context with what is ready to answer."""
+"""A context manager whose value is a running tool."""
 
 
-def ask_all(stage: Stage, calls: int, options: Mapping[str, Any]) -> dict[str, Any]:
-    """Ask for every call once, and say what it took."""
-    line = {"calls": calls, "size": QUESTION, "url": f"https://{HOST}/json", "ca": stage.ca, **options}
+def ask_all(setup: BenchSetup, calls: int, options: Mapping[str, Any]) -> dict[str, Any]:
+    """Send every request once and return what the client measured."""
+    line = {"calls": calls, "size": QUESTION, "url": f"https://{HOST}/json", "ca": setup.ca, **options}
     ran = subprocess.run(
-        [sys.executable, "-m", "bench.asker"], input=json.dumps(line), capture_output=True, text=True, check=False
+        [sys.executable, "-m", "bench.replay_client"],
+        input=json.dumps(line),
+        capture_output=True,
+        text=True,
+        check=False,
     )
     if ran.returncode:
         raise MeasurementFailed(f"the client failed: {ran.stderr.strip()[-400:]}")
@@ -59,29 +67,32 @@ def ask_all(stage: Stage, calls: int, options: Mapping[str, Any]) -> dict[str, A
     return found
 
 
-# -- the four
+# -- the tools
 
 
 @contextmanager
-def direct(stage: Stage) -> Iterator[Ready]:
-    yield Ready(started_ms=0.0, options={"url": f"https://localhost:{stage.port}/json"}, pid=stage.upstream.pid)
+def direct(setup: BenchSetup) -> Iterator[ReplayServer]:
+    """Contact the upstream itself."""
+    yield ReplayServer(started_ms=0.0, options={"url": f"https://localhost:{setup.port}/json"}, pid=setup.upstream.pid)
 
 
 @contextmanager
-def vcr(cassette: Path, stage: Stage) -> Iterator[Ready]:
-    # It loads its cassette in the client's process, before the first call: the client says how long that took.
-    url = f"https://localhost:{stage.port}/json"
-    yield Ready(started_ms=0.0, options={"url": url, "cassette": str(cassette), "mode": "none"})
+def vcr(cassette: Path, setup: BenchSetup) -> Iterator[ReplayServer]:
+    # VCR.py loads its cassette in the client's process before the first call; the client measures how long that takes.
+    """Answer from a VCR.py cassette."""
+    url = f"https://localhost:{setup.port}/json"
+    yield ReplayServer(started_ms=0.0, options={"url": url, "cassette": str(cassette), "mode": "none"})
 
 
 @contextmanager
-def playhead(bundle: Path, stage: Stage, name: str) -> Iterator[Ready]:
+def playhead(bundle: Path, setup: BenchSetup, name: str) -> Iterator[ReplayServer]:
+    """Start a Playhead worker that replays a bundle."""
     began = time.perf_counter()
-    worker = stage.ours(name, mode="replay", replay=[str(bundle)])
+    worker = setup.start_worker(name, mode="replay", replay=[str(bundle)])
     started = (time.perf_counter() - began) * 1e3
     assert worker.process is not None
     try:
-        yield Ready(
+        yield ReplayServer(
             started_ms=started,
             options={"proxy": f"http://{name}:x@127.0.0.1:{worker.port}", "ca": worker.ca},
             pid=worker.process.pid,
@@ -91,54 +102,58 @@ def playhead(bundle: Path, stage: Stage, name: str) -> Iterator[Ready]:
 
 
 @contextmanager
-def mitmdump(flows: Path, stage: Stage) -> Iterator[Ready]:
-    with _mitmdump(stage, "--server-replay", str(flows), "--set", "server_replay_extra=kill") as ready:
+def mitmdump(flows: Path, setup: BenchSetup) -> Iterator[ReplayServer]:
+    """Start mitmdump with its server replay."""
+    with _mitmdump(setup, "--server-replay", str(flows), "--set", "server_replay_extra=kill") as ready:
         yield ready
 
 
 @contextmanager
-def wiremock(mappings: Path, jar: Path) -> Iterator[Ready]:
+def wiremock(mappings: Path, jar: Path) -> Iterator[ReplayServer]:
+    """Start WireMock with stub mappings."""
     port = peers.free()
     line = ["java", "-jar", str(jar), "--port", str(port), "--root-dir", str(mappings), "--disable-banner"]
     began = time.perf_counter()
     with peers.server([*line, "--no-request-journal"], port) as pid:
-        yield Ready(
+        yield ReplayServer(
             started_ms=(time.perf_counter() - began) * 1e3, options={"url": f"http://127.0.0.1:{port}/json"}, pid=pid
         )
 
 
 @contextmanager
-def _mitmdump(stage: Stage, *more: str) -> Iterator[Ready]:
+def _mitmdump(setup: BenchSetup, *more: str) -> Iterator[ReplayServer]:
     began = time.perf_counter()
-    with peers.mitmdump(stage, *more) as worker:
+    with peers.mitmdump(setup, *more) as worker:
         options = {
-            "url": f"https://localhost:{stage.port}/json",
+            "url": f"https://localhost:{setup.port}/json",
             "proxy": f"http://127.0.0.1:{worker.port}",
             "ca": worker.ca,
         }
-        yield Ready(started_ms=(time.perf_counter() - began) * 1e3, options=options, pid=worker.pid)
+        yield ReplayServer(started_ms=(time.perf_counter() - began) * 1e3, options=options, pid=worker.pid)
 
 
-# -- what each replays
+# -- the recordings
 
 
-def rivals(stage: Stage, calls: int, jar: Path | None) -> dict[str, Start]:
-    """The same calls, recorded by each."""
-    place = stage.directory / f"of-{calls}"
+def prepare_peers(setup: BenchSetup, calls: int, jar: Path | None) -> dict[str, Start]:
+    """Record the calls with each tool, and return how each is started to replay them."""
+    place = setup.directory / f"of-{calls}"
     place.mkdir()
-    found: dict[str, Start] = {"direct": partial(direct, stage)}
-    found["vcr.py"] = partial(vcr, _cassette(stage, calls, place / "cassette.yaml"), stage)
-    found["mitmdump"] = partial(mitmdump, _flows(stage, calls, place / "flows"), stage)
+    found: dict[str, Start] = {"direct": partial(direct, setup)}
+    found["vcr.py"] = partial(vcr, _cassette(setup, calls, place / "cassette.yaml"), setup)
+    found["mitmdump"] = partial(mitmdump, _flows(setup, calls, place / "flows"), setup)
     if jar is not None:
         found["wiremock"] = partial(wiremock, _mappings(calls, place / "wiremock"), jar)
-    found[OURS] = partial(playhead, _bundle(stage, calls), stage, f"replaying-{calls}")
+    found[OURS] = partial(playhead, _bundle(setup, calls), setup, f"replaying-{calls}")
     return found
 
 
-def _cassette(stage: Stage, calls: int, place: Path) -> Path:
-    """The first call recorded by VCR.py, the others written beside it by its own serializer: it compares each request with all
-    that it has recorded, also while it records."""
-    ask_all(stage, 1, {"url": f"https://localhost:{stage.port}/json", "cassette": str(place), "mode": "all"})
+def _cassette(setup: BenchSetup, calls: int, place: Path) -> Path:
+    """Record the first call with VCR.py and write the others with its own serializer.
+
+    VCR.py compares each request with all that it has recorded, also while it records.
+    """
+    ask_all(setup, 1, {"url": f"https://localhost:{setup.port}/json", "cassette": str(place), "mode": "all"})
     requests, responses = FilesystemPersister.load_cassette(place, yamlserializer)
     questions, answers = Bodies(QUESTION, seed=1), Bodies(2048, seed=2)
     many = {"requests": requests * calls, "responses": responses * calls}
@@ -150,9 +165,9 @@ def _cassette(stage: Stage, calls: int, place: Path) -> Path:
     return place
 
 
-def _flows(stage: Stage, calls: int, place: Path) -> Path:
-    with _mitmdump(stage, "-w", str(place)) as ready:
-        ask_all(stage, calls, ready.options)
+def _flows(setup: BenchSetup, calls: int, place: Path) -> Path:
+    with _mitmdump(setup, "-w", str(place)) as ready:
+        ask_all(setup, calls, ready.options)
     return place
 
 
@@ -178,14 +193,14 @@ def _mappings(calls: int, place: Path) -> Path:
     return place
 
 
-def _bundle(stage: Stage, calls: int) -> Path:
+def _bundle(setup: BenchSetup, calls: int) -> Path:
     name = f"recorded-{calls}"
-    worker = stage.ours(name)
-    store_server, api = stage.store_server(name)
+    worker = setup.start_worker(name)
+    store_server, api = setup.start_store_server(name)
     assert worker.process is not None
-    ask_all(stage, calls, {"proxy": f"http://{name}:x@127.0.0.1:{worker.port}", "ca": worker.ca})
+    ask_all(setup, calls, {"proxy": f"http://{name}:x@127.0.0.1:{worker.port}", "ca": worker.ca})
     api.get(f"/runs/{name}/calls", settled="true", limit=1)
-    bundle = stage.directory / f"{name}.jsonl"
+    bundle = setup.directory / f"{name}.jsonl"
     with bundle.open("wb") as file:
         file.writelines(api.stream_bytes(f"/runs/{name}/bundle"))
     worker.process.stop()
@@ -196,12 +211,12 @@ def _bundle(stage: Stage, calls: int) -> Path:
 # -- measuring
 
 
-def measure_engine(stage: Stage, engine: str, start: Start, calls: int, every: int, number: int) -> Row:
-    """Start it, ask for each `every`-th call once, stop it."""
+def measure_engine(setup: BenchSetup, engine: str, start: Start, calls: int, every: int, number: int) -> Row:
+    """Start a tool, send every `every`-th request once, and stop it."""
     many = len(range(0, calls, every))
     with start() as ready:
         before = cpu(ready.pid) if ready.pid else 0.0
-        figures = ask_all(stage, calls, {**ready.options, "every": every})
+        figures = ask_all(setup, calls, {**ready.options, "every": every})
         used = cpu(ready.pid) - before if ready.pid else None
         size = rss(ready.pid) if ready.pid else figures["rss_mib"]
     return Row(
@@ -223,8 +238,8 @@ def measure_engine(stage: Stage, engine: str, start: Start, calls: int, every: i
     )
 
 
-def compare_rivals(rows: list[Row]) -> Iterator[tuple[str, Spread]]:
-    """Each rival's time for a call over ours, round by round, without what the client itself takes."""
+def compare_peers(rows: list[Row]) -> Iterator[tuple[str, Spread]]:
+    """Yield the ratio of each tool's time for a call to Playhead's, round by round."""
     for workload in dict.fromkeys(row.workload for row in rows):
         times = {(row.engine, row.round): row.mean_ms or 0.0 for row in rows if row.workload == workload}
         rounds = sorted({number for _, number in times})
@@ -234,13 +249,17 @@ def compare_rivals(rows: list[Row]) -> Iterator[tuple[str, Spread]]:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(prog="python -m bench.rivals", description=__doc__)
-    parser.add_argument("--quick", action="store_true", help="a look, within a minute")
-    parser.add_argument("--json", action="store_true", help="one row a line")
+    parser = argparse.ArgumentParser(prog="python -m bench.replay_peers", description=__doc__)
+    parser.add_argument("--quick", action="store_true", help="measure for less than a minute")
+    parser.add_argument("--json", action="store_true", help="print one JSON object per row")
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--sizes", type=int, nargs="+", default=[20, 200, 2000])
     parser.add_argument(
-        "--every", type=int, default=1, metavar="N", help="ask each Nth only: VCR.py takes minutes for all of 2,000"
+        "--every",
+        type=int,
+        default=1,
+        metavar="N",
+        help="send only every Nth request: VCR.py takes minutes for all of 2,000",
     )
     parser.add_argument("--wiremock", type=Path, metavar="JAR", help="wiremock-standalone-*.jar; needs Java")
     arguments = parser.parse_args()
@@ -249,15 +268,15 @@ def main() -> None:
     rounds, sizes = (2, [20, 200]) if arguments.quick else (arguments.rounds, arguments.sizes)
     rows: list[Row] = []
     began = machine()
-    with open_stage() as stage:
+    with open_bench_setup() as setup:
         for calls in sizes:
-            engines = rivals(stage, calls, arguments.wiremock)
+            engines = prepare_peers(setup, calls, arguments.wiremock)
             for number in range(rounds):
                 for engine in list(engines)[:: 1 if number % 2 else -1]:
-                    rows.append(measure_engine(stage, engine, engines[engine], calls, arguments.every, number))
+                    rows.append(measure_engine(setup, engine, engines[engine], calls, arguments.every, number))
                     if arguments.json:
                         print_json(rows[-1])
-    finish(rows, began, compare_rivals(rows), as_json=arguments.json)
+    finish(rows, began, compare_peers(rows), as_json=arguments.json)
 
 
 if __name__ == "__main__":

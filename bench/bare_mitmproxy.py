@@ -1,6 +1,8 @@
-"""The peer: a lean embedded mitmproxy that records nothing, `python -m bench.bare`, told on stdin.
+"""The engine `mitmproxy-bare` of `bench.engines`: an embedded mitmproxy that records nothing.
 
-The addons without which it would not be a proxy, and one that passes bodies on as they come; nothing else.
+`python -m bench.bare_mitmproxy` reads its configuration as one line of JSON from stdin, writes its port and CA to
+stdout as JSON, and serves until stdin is closed. It has only the addons that a proxy needs, and one that streams every
+body.
 """
 
 import asyncio
@@ -17,8 +19,8 @@ from mitmproxy.master import Master
 from mitmproxy.proxy.server_hooks import ServerConnectionHookData
 
 
-class PassOn:
-    """Streams every body, and contacts the upstream of the benchmark whoever is asked."""
+class PassthroughAddon:
+    """An addon that streams every body, and contacts the benchmark's upstream in place of every host."""
 
     def __init__(self, upstream: int, upstreams: Mapping[str, int], ready: Callable[[], None]) -> None:
         self._upstream = upstream
@@ -41,7 +43,7 @@ class PassOn:
 
 
 async def main() -> None:
-    """Serve until stdin ends."""
+    """Serve until stdin is closed."""
     stdin = asyncio.StreamReader()
     loop = asyncio.get_running_loop()
     await loop.connect_read_pipe(lambda: asyncio.StreamReaderProtocol(stdin), sys.stdin)
@@ -60,15 +62,15 @@ def _master(config: Mapping[str, Any]) -> Master:
     server = proxyserver.Proxyserver()  # type: ignore[no-untyped-call]
     ca = str(directory / "mitmproxy-ca-cert.pem")
     ready = {"ready": True, "ca": ca}
-    say = lambda: _say(ready | {"port": server.listen_addrs()[0][1]})  # noqa: E731
-    passing = PassOn(config["upstream"], config["upstreams"], say)
-    addons = [server, next_layer.NextLayer(), tlsconfig.TlsConfig(), errorcheck.ErrorCheck(), passing]
+    announce = lambda: _print_json(ready | {"port": server.listen_addrs()[0][1]})  # noqa: E731
+    passthrough = PassthroughAddon(config["upstream"], config["upstreams"], announce)
+    addons = [server, next_layer.NextLayer(), tlsconfig.TlsConfig(), errorcheck.ErrorCheck(), passthrough]
     master.addons.add(*addons)  # type: ignore[no-untyped-call]
     master.options.update(ssl_verify_upstream_trusted_ca=config["upstream_ca"])  # type: ignore[no-untyped-call]
     return master
 
 
-def _say(what: dict[str, Any]) -> None:
+def _print_json(what: dict[str, Any]) -> None:
     sys.stdout.write(json.dumps(what) + "\n")
     sys.stdout.flush()
 

@@ -1,6 +1,8 @@
-"""A client like an agent's: `python -m bench.asker`, told one JSON line on stdin what to ask, says on stdout what it took.
+"""The HTTP client of `bench.replay_peers`, a process of its own.
 
-`requests`, one session, each body once and in order. With a cassette it asks through VCR.py, in this process.
+`python -m bench.replay_client` reads its options as one line of JSON from stdin, sends each request once and in order
+over one `requests` session, and writes the measured times and CPU to stdout as JSON. With the option `cassette`, VCR.py
+answers the requests in this process.
 """
 
 import json
@@ -14,11 +16,13 @@ from typing import Any
 import requests
 
 from bench.figures import quantile
-from bench.words import Bodies
+from bench.sample_bodies import Bodies
 
 
 def ask(options: Mapping[str, Any]) -> dict[str, Any]:
-    """Ask for every call, or each so many-th of them, and check that each has an answer."""
+    """Send every request, or every `every`-th one, and return the times; exit with an error if one is not answered with
+    200.
+    """
     bodies = Bodies(options["size"], seed=1)
     session = requests.Session()
     session.trust_env = False
@@ -29,7 +33,7 @@ def ask(options: Mapping[str, Any]) -> dict[str, Any]:
     with ExitStack() as stack:
         began = time.perf_counter()
         if cassette := options.get("cassette"):
-            _enter(stack, cassette, options["mode"])
+            _enter_cassette(stack, cassette, options["mode"])
         loaded = time.perf_counter()
         used = _cpu()
         for number in range(0, options["calls"], options.get("every", 1)):
@@ -58,8 +62,9 @@ def ask(options: Mapping[str, Any]) -> dict[str, Any]:
     }
 
 
-def _enter(stack: ExitStack, cassette: str, mode: str) -> None:
+def _enter_cassette(stack: ExitStack, cassette: str, mode: str) -> None:
     # Only where it is measured: it patches what it finds.
+    """Install VCR.py with a cassette until the stack is closed."""
     import vcr
 
     matched = ("method", "scheme", "host", "port", "path", "query", "body")

@@ -1,4 +1,6 @@
-"""Bodies of a given size that read like text, no two alike: what compresses too well would flatter a recorder."""
+"""Generate JSON bodies that look like text and compress like it. All are distinct, and a seed always gives the same
+ones.
+"""
 
 import json
 import random
@@ -18,21 +20,21 @@ STAMP = 16
 
 @cache
 def lexicon(seed: int, size: int = 2000) -> tuple[list[str], list[float]]:
-    """Made-up words and, as Zipf has it, how often each is used (cumulated)."""
+    """Return made-up words and their cumulated weights, distributed as Zipf's law says."""
     draw = random.Random(seed)
     words = ["".join(draw.choices(_SYLLABLES, k=draw.choice((1, 2, 2, 3, 4)))) for _ in range(size)]
     return words, list(accumulate(1 / rank for rank in range(1, size + 1)))
 
 
 def prose(draw: random.Random, size: int) -> str:
-    """Exactly `size` characters of it."""
+    """Return text of exactly `size` characters."""
     words, weights = lexicon(7)
     text = " ".join(draw.choices(words, cum_weights=weights, k=size // 3 + 8))
     return text[:size]
 
 
 class Bodies:
-    """JSON bodies of exactly `size` bytes; the nth is the same in every process, and no two are."""
+    """JSON bodies of exactly `size` bytes. The nth is the same in every process, and no two are equal."""
 
     def __init__(self, size: int, seed: int) -> None:
         draw = random.Random(seed)
@@ -56,7 +58,7 @@ type Message = dict[str, Any]
 
 
 def talk(run: int, count: int) -> Iterator[tuple[bytes, bytes]]:
-    """A conversation with a person: request and answer of each turn. Every request repeats all that was said before."""
+    """Yield request and response of each turn of a conversation with a person. Each request repeats the whole history."""
     draw = random.Random(run)
     messages: list[Message] = [{"role": "system", "content": prose(draw, 3000)}]
     for turn in range(count):
@@ -67,7 +69,9 @@ def talk(run: int, count: int) -> Iterator[tuple[bytes, bytes]]:
 
 
 def agent(run: int, count: int) -> Iterator[tuple[bytes, bytes]]:
-    """An agent at work: twelve tools that all runs share, and in each turn one call of a tool with what came of it."""
+    """Yield request and response of each turn of an agent, which calls one of twelve tools in each turn. All runs have
+    the same tools.
+    """
     draw = random.Random(run)
     messages: list[Message] = [{"role": "system", "content": prose(random.Random(11), 3000)}]
     messages.append({"role": "user", "content": prose(draw, 400)})

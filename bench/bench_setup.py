@@ -1,4 +1,4 @@
-"""The processes that a benchmark needs: an upstream with a private CA, the workers that are compared, and who asks them."""
+"""Start the processes that a benchmark needs: an upstream with a private CA, proxies, store servers, and a load client."""
 
 import json
 import shutil
@@ -15,35 +15,40 @@ from typing import Any, Self
 import msgspec
 import trustme
 
-from bench.load import DOMAIN, HOST, HOST_H2, NEW_HOST
+from bench.load_client import DOMAIN, HOST, HOST_H2, NEW_HOST
 from bench.wire import MeasurementFailed
 from proxy.processes.command_processes import CommandProcesses
 from proxy.processes.store_client import Api
 from proxy.settings import load_settings
 
 GRACE = 15.0
-"""Seconds that a process of ours may take to stop."""
+"""Seconds that a process may take to stop."""
 
 ANSWER = 2048
-"""Bytes of an answer."""
+"""Bytes of a response body."""
 
 QUESTION = 1024
-"""Bytes of a request."""
+"""Bytes of a request body."""
 
 NEW_HOSTS = 64
-"""Hosts that nobody has asked before, each an upstream of its own."""
+"""The number of hosts, each an upstream of its own, that are requested for the first time while connecting is measured.
+"""
 
 SPOOL = 64 << 30
-"""Bytes that may wait where no store server runs: a worker that refuses would be measured refusing."""
+"""Bytes that a spool may hold while no store server drains it. A full spool would make the worker refuse requests."""
 
 
 class Process:
-    """`python -m MODULE`, told one line of JSON on stdin; it says one line on stdout and ends with its stdin."""
+    """A subprocess `python -m MODULE`.
+
+    It reads its configuration as one line of JSON from stdin, writes JSON lines to stdout, and ends when its stdin is
+    closed.
+    """
 
     def __init__(self, module: str, config: Mapping[str, Any], directory: Path | None = None) -> None:
-        """`directory`: a checkout whose module it is; None: this one."""
+        """Start the module. `directory` is the checkout that it belongs to, by default this one."""
         command = [sys.executable, "-m", module]
-        # What it logs is told only when it fails.
+        # Its log is shown only if it fails.
         self._log = tempfile.TemporaryFile("w+", errors="replace")  # noqa: SIM115 - closed when it is stopped
         pipe = subprocess.PIPE
         self._process = subprocess.Popen(command, stdin=pipe, stdout=pipe, stderr=self._log, cwd=directory)
@@ -54,12 +59,12 @@ class Process:
         self._process.stdin.flush()
 
     def read_line(self) -> dict[str, Any]:
-        """The line that it says."""
+        """Read one line of its output. Raises MeasurementFailed with its last log line if it has ended."""
         assert self._process.stdout is not None
         line = self._process.stdout.readline()
         if not line:
             status = self._process.wait()
-            raise MeasurementFailed(f"{self.module} ended with {status}: {self.last_words()}")
+            raise MeasurementFailed(f"{self.module} ended with {status}: {self.last_log_line()}")
         found: dict[str, Any] = json.loads(line)
         if "failed" in found:
             raise MeasurementFailed(found["failed"])
@@ -67,15 +72,15 @@ class Process:
 
     @property
     def has_ended(self) -> bool:
-        """Whether it runs no more."""
+        """Whether the process has ended."""
         return self._process.poll() is not None
 
-    def last_words(self) -> str:
-        """The end of what it has logged."""
+    def last_log_line(self) -> str:
+        """Return the last line that it has logged."""
         self._log.seek(0)
         # Tracebacks of exception groups end in decoration.
         lines = [line.strip(" |+-") for line in self._log.read().splitlines()]
-        return next(filter(None, reversed(lines)), "it said nothing")
+        return next(filter(None, reversed(lines)), "it logged nothing")
 
     def __enter__(self) -> Self:
         return self
@@ -84,7 +89,7 @@ class Process:
         self.stop()
 
     def stop(self) -> None:
-        """End it by closing its stdin; twice is once."""
+        """Close its stdin and wait until it has ended. A second call has no effect."""
         assert self._process.stdin is not None
         self._process.stdin.close()
         try:
@@ -98,100 +103,117 @@ class Process:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Worker:
-    """What stands between who asks and the upstream. Without a port: nothing."""
+    """A proxy under measurement, and how a client reaches it. Without a port the client connects to `upstream`
+    directly.
+    """
 
     name: str
     ca: str
     port: int | None = None
     process: Process | None = None
-    pid: int | None = None
-    """Of a process that is not a module of ours."""
+    """The process, if it is a module of this checkout."""
 
-    how: Mapping[str, Any] = MappingProxyType({})
-    """What who asks is told to reach it, where that is not CONNECT to the host."""
+    pid: int | None = None
+    """The process id, if it is another program."""
+
+    client_options: Mapping[str, Any] = MappingProxyType({})
+    """Options of `bench.load_client` for a worker that is not reached by CONNECT with the host's name."""
 
     @property
     def pids(self) -> dict[str, int]:
-        """Whose CPU is the worker's."""
+        """The processes whose CPU is counted for the worker."""
         pid = self.process.pid if self.process else self.pid
         return {} if pid is None else {"worker": pid}
 
 
 @dataclass(kw_only=True)
-class Stage:
-    """The upstream, a directory for everything, and a number that makes all requests distinct."""
+class BenchSetup:
+    """The upstream, a directory for all files, and the processes that are started for a benchmark."""
 
     directory: Path
     upstream: Process
     port: int
+    """The upstream's port for HTTP/1.1."""
+
     port_h2: int
-    """The same in HTTP/2."""
+    """The upstream's port for HTTP/2."""
 
     ports: tuple[int, ...]
-    """Further ones that it listens on, for hosts that are asked once."""
+    """The upstream's further ports, one for each host of `NEW_HOST`."""
 
     ca: str
     certificate: str
-    """The upstream's own, with its key."""
+    """The file with the upstream's certificate and key."""
 
     stack: ExitStack
-    first: int = field(default=0)
+    """Ends the processes."""
 
-    def process(self, module: str, config: Mapping[str, Any]) -> tuple[Process, dict[str, Any]]:
-        """Start one, to be stopped with the stage, and wait until it is ready."""
+    first: int = field(default=0)
+    """The number of the next request, which makes all request bodies distinct."""
+
+    def start_process(self, module: str, config: Mapping[str, Any]) -> tuple[Process, dict[str, Any]]:
+        """Start a module, and return it with the first line that it writes. It is stopped when the setup is closed."""
         process = self.stack.enter_context(Process(module, config))
         return process, process.read_line()
 
     @contextmanager
-    def round(self, name: str) -> Iterator["Stage"]:
-        """The same upstream with a directory of that name, which goes with the processes that are started in it."""
+    def open_round(self, name: str) -> Iterator["BenchSetup"]:
+        """Return a setup with the same upstream and a new directory. Its processes are stopped, and its files deleted,
+        at the end of the block.
+        """
         directory = self.directory / name
         directory.mkdir()
         with ExitStack() as stack:
             stack.callback(shutil.rmtree, directory)
             yield replace(self, directory=directory, stack=stack, first=0)
 
-    def direct(self) -> Worker:
-        """No worker at all."""
+    def direct_worker(self) -> Worker:
+        """Return a worker that stands for no proxy: the client contacts the upstream."""
         return Worker(name="direct", ca=self.ca)
 
-    def bare(self, name: str = "bare") -> Worker:
-        """The peer, with a directory of that name."""
+    def bare_mitmproxy(self, name: str = "bare") -> Worker:
+        """Start a mitmproxy that records nothing (`bench.bare_mitmproxy`), with a directory of this name."""
         directory = self.directory / name
         directory.mkdir()
         upstreams = {HOST: self.port, HOST_H2: self.port_h2}
         config = {"directory": str(directory), "upstreams": upstreams, "upstream": self.port, "upstream_ca": self.ca}
-        process, first_line = self.process("bench.bare", config)
+        process, first_line = self.start_process("bench.bare_mitmproxy", config)
         return Worker(name="mitmproxy-bare", ca=first_line["ca"], port=first_line["port"], process=process)
 
-    def store_server(self, name: str) -> tuple[Process, Api]:
-        """The store server of that data directory, and its API."""
-        process, first_line = self.process("proxy.processes.store_server", {"data": str(self.house(name).data.root)})
+    def start_store_server(self, name: str) -> tuple[Process, Api]:
+        """Start a store server on the data directory of this name, and return it with a client of its API."""
+        process, first_line = self.start_process(
+            "proxy.processes.store_server", {"data": str(self.house(name).data.root)}
+        )
         return process, self.stack.enter_context(self.house(name).api_client(f"http://127.0.0.1:{first_line['port']}"))
 
     def house(self, name: str) -> CommandProcesses:
-        """A data directory of ours, new unless it was asked for before."""
+        """Return the settings and processes of the data directory of this name, which is created at its first use."""
         upstreams = {NEW_HOST.format(n): f"https://localhost:{port}" for n, port in enumerate(self.ports)}
         upstreams |= {HOST: f"https://localhost:{self.port}", HOST_H2: f"https://localhost:{self.port_h2}"}
         return CommandProcesses(
             load_settings({"data": self.directory / name, "upstreams": upstreams, "spool_limit": SPOOL}, None)
         )
 
-    def ours(self, name: str, **differences: Any) -> Worker:
-        """Our own worker, with a data directory of that name, told as the house tells it."""
+    def start_worker(self, name: str, **differences: Any) -> Worker:
+        """Start a Playhead worker on the data directory of this name. `differences` replace fields of its
+        configuration.
+        """
         config = msgspec.to_builtins(self.house(name).worker_config()) | {"upstream_ca": self.ca} | differences
-        process, first_line = self.process("proxy.worker.process", config)
+        process, first_line = self.start_process("proxy.worker.process", config)
         return Worker(name=name, ca=first_line["ca"], port=first_line["port"], process=process)
 
-    def ask(self, worker: Worker, *, pids: Mapping[str, int] = MappingProxyType({}), **what: Any) -> dict[str, Any]:
-        """Have a process ask for as long as `what` says; what it found."""
+    def run_load(
+        self, worker: Worker, *, pids: Mapping[str, int] = MappingProxyType({}), **what: Any
+    ) -> dict[str, Any]:
+        """Run `bench.load_client` against a worker with these options, and return what it measured."""
         if self.upstream.has_ended:
-            raise RuntimeError(f"the upstream has failed: {self.upstream.last_words()}")
+            raise RuntimeError(f"the upstream has failed: {self.upstream.last_log_line()}")
         watched = {"upstream": self.upstream.pid, **pids, **worker.pids}
         upstream = self.port_h2 if what.get("h2") else self.port
         options = {**DEFAULTS, "first": self.first, "proxy": worker.port, "ca": worker.ca, "upstream": upstream}
-        options |= {"run": f"bench-{self.first}", **what, **worker.how, "pids": watched}
-        with Process("bench.load", options) as load:
+        options |= {"run": f"bench-{self.first}", **what, **worker.client_options, "pids": watched}
+        with Process("bench.load_client", options) as load:
             found = load.read_line()
         self.first += int(found.get("asked", options["connections"]))
         return found
@@ -217,11 +239,12 @@ DEFAULTS: Mapping[str, Any] = MappingProxyType(
         "verified": True,
     }
 )
+"""Options of `bench.load_client`, unless a benchmark sets them."""
 
 
 @contextmanager
-def open_stage() -> Iterator[Stage]:
-    """An upstream, and a directory that goes when all processes have."""
+def open_bench_setup() -> Iterator[BenchSetup]:
+    """Start an upstream. At the end of the block, stop all processes and delete all files."""
     # As root, Postgres runs as another user, who must be able to pass through.
     with tempfile.TemporaryDirectory(prefix="bench-") as name, ExitStack() as stack:
         directory = Path(name)
@@ -230,7 +253,7 @@ def open_stage() -> Iterator[Stage]:
         config = {"certificate": certificate, "answer": ANSWER, "more": NEW_HOSTS}
         upstream = stack.enter_context(Process("bench.upstream", config))
         port, port_h2, *more = upstream.read_line()["ports"]
-        yield Stage(
+        yield BenchSetup(
             directory=directory,
             upstream=upstream,
             port=port,
@@ -243,7 +266,7 @@ def open_stage() -> Iterator[Stage]:
 
 
 def make_certificates(directory: Path) -> tuple[str, str]:
-    """A certificate with its key for whatever name the upstream is asked by, and the CA that signed it."""
+    """Write a certificate with its key for the upstream's names, and the CA that signed it; return both files."""
     authority = trustme.CA()
     leaf, ca = directory / "upstream.pem", directory / "upstream-ca.pem"
     authority.issue_cert(f"*.{DOMAIN}", "localhost", "127.0.0.1").private_key_and_cert_chain_pem.write_to_path(leaf)

@@ -1,7 +1,9 @@
-"""Who asks: `python -m bench.load`, told on stdin what to ask and for how long, says on stdout what it saw.
+"""The load generator of the benchmarks.
 
-It reads the CPU time of the processes that it is told at both ends of its window, so that connecting and warming up
-count for nobody.
+`python -m bench.load_client` reads its options as one line of JSON from stdin (`bench.bench_setup.DEFAULTS` lists
+them), runs a workload for a number of seconds or calls, and writes the latencies and the CPU time of the given
+processes to stdout as JSON. CPU is read when the measured window begins and ends, so connecting and warming up are not
+included.
 """
 
 import heapq
@@ -16,27 +18,32 @@ from contextlib import closing
 from typing import Any
 
 from bench.figures import cpu, cpu_with_children, quantile, rss
-from bench.speech import Asking, Http1Asking, Http2Asking
+from bench.http_codecs import ClientCodec, Http1Client, Http2Client
+from bench.sample_bodies import Bodies
 from bench.wire import Connection, MeasurementFailed, through
-from bench.words import Bodies
 
 DOMAIN = "bench.example"
 HOST = f"api.{DOMAIN}"
+"""The host that is requested over HTTP/1.1."""
+
 HOST_H2 = f"h2.{DOMAIN}"
-"""One that speaks HTTP/2."""
+"""The host that is requested over HTTP/2."""
 
 NEW_HOST = f"new{{}}.{DOMAIN}"
-"""The nth host that nobody has asked before."""
+"""The nth host that is requested for the first time."""
 
 PLAIN, STREAMED = b'"limit": 20', b'"stream": true'
 CHANGES = (PLAIN, b'"limit": 21')
-"""What makes a request differ outside its key, under a profile that calls `limit` transient."""
+"""A part of a request body and its replacement, which does not change the request's key under a profile that calls
+`limit` transient.
+"""
 
-LEFT = re.compile(rb'"at":"(\d{19})"')
+SENT_AT = re.compile(rb'"at":"(\d{19})"')
+"""Finds the time at which an event left the upstream."""
 
 
 class Load:
-    """Connections through a worker, or past it, and the times that were measured on them."""
+    """A workload: connections through a worker, or directly to the upstream, and the latencies measured on them."""
 
     def __init__(self, options: Mapping[str, Any]) -> None:
         self.options = options
@@ -48,19 +55,19 @@ class Load:
             self._trust.set_alpn_protocols(["h2"])
         self._poll = select.epoll()
         self._connections: dict[int, Connection] = {}
-        self.spoken: dict[int, Asking] = {}
+        self.codecs: dict[int, ClientCodec] = {}
 
     def connect(self) -> None:
-        """Open every connection, one after the other."""
+        """Open all connections, one after another."""
         for _ in range(self.options["connections"]):
             host = HOST_H2 if self.options["h2"] else HOST
-            connection = self.connection(host)
+            connection = self.open_connection(host)
             self._connections[connection.fileno()] = connection
-            self.spoken[connection.fileno()] = self.speaking(host)
+            self.codecs[connection.fileno()] = self.make_codec(host)
             self._poll.register(connection, select.EPOLLIN)
 
-    def connection(self, host: str) -> Connection:
-        """One to that host, as this worker is reached."""
+    def open_connection(self, host: str) -> Connection:
+        """Open a connection to a host through the worker."""
         options = self.options
         authority = options["authority"] or f"{host}:443"
         connection = through(options["proxy"], authority, host, options["upstream"], options["run"], self._trust)
@@ -68,14 +75,14 @@ class Load:
             raise MeasurementFailed("does not speak HTTP/2")
         return connection
 
-    def speaking(self, host: str) -> Asking:
-        """How it is asked there."""
+    def make_codec(self, host: str) -> ClientCodec:
+        """Return the HTTP codec for a new connection."""
         options = self.options
         answer = f"events={options['rate']}" if options["workload"] == "events" else f"size={options['answer']}"
-        return (Http2Asking if options["h2"] else Http1Asking)(f"{options['path']}?{answer}", host)
+        return (Http2Client if options["h2"] else Http1Client)(f"{options['path']}?{answer}", host)
 
     def run(self) -> dict[str, Any]:
-        """Warm up, measure, and say what came of it."""
+        """Warm up, measure, and return the results."""
         empty = self._sizes()
         self.connect()
         self.begin(list(self._connections.values()))
@@ -88,24 +95,24 @@ class Load:
         return {"seconds": lasted, "cpu": used, "rss": [empty, self._sizes()], **self._summarize()}
 
     def begin(self, connections: list[Connection]) -> None:
-        """Ask for the first time on each connection."""
+        """Send or schedule the first request of each connection."""
         raise NotImplementedError
 
     def take(self, connection: Connection, data: bytes) -> None:
-        """Something came."""
+        """Process data that was received."""
         raise NotImplementedError
 
     def ask_due(self, now: float) -> float:
-        """Ask what is to be asked by now; when to look again."""
+        """Send the requests that are due, and return the time at which the next one is."""
         return now + 1.0
 
     @property
-    def over(self) -> bool:
-        """Whether there is nothing more to ask."""
+    def is_over(self) -> bool:
+        """Whether no request is left to send or to be answered."""
         return False
 
     def _until(self, end: float) -> None:
-        while (now := time.monotonic()) < end and not self.over:
+        while (now := time.monotonic()) < end and not self.is_over:
             wait = max(min(end, self.ask_due(now)) - now, 0)
             for number, _ in self._poll.poll(wait):
                 connection = self._connections[number]
@@ -131,11 +138,11 @@ class Load:
 
 
 TREES = frozenset({"postgres"})
-"""Processes that count together with those below them."""
+"""Processes that are counted together with their descendants."""
 
 
-class Calls(Load):
-    """One request after the other on each connection: at once, or at a `rate` (requests a second, all connections together)."""
+class CallLoad(Load):
+    """Send one request after another on each connection: at once, or at `rate` requests a second over all connections."""
 
     def __init__(self, options: Mapping[str, Any]) -> None:
         super().__init__(options)
@@ -157,15 +164,15 @@ class Calls(Load):
         return self._waiting[0][0] if self._waiting else now + 1.0
 
     @property
-    def over(self) -> bool:
+    def is_over(self) -> bool:
         calls = self.options["calls"]
         return calls is not None and self._number >= calls and not self._asked
 
     def take(self, connection: Connection, data: bytes) -> None:
         number = connection.fileno()
-        spoken = self.spoken[number]
-        if not spoken.take_answer(data):
-            if output := spoken.take_output():
+        codec = self.codecs[number]
+        if not codec.take_answer(data):
+            if output := codec.take_output():
                 _send(connection, output)
             return
         asked_at = self._asked.pop(number)
@@ -183,16 +190,16 @@ class Calls(Load):
         self._number += 1
         self._asked[connection.fileno()] = time.monotonic()
         body = self._bodies[number].replace(*self._changes, 1)
-        _send(connection, self.spoken[connection.fileno()].ask(body))
+        _send(connection, self.codecs[connection.fileno()].ask(body))
 
     def _summarize(self) -> dict[str, Any]:
         return super()._summarize() | {"asked": self._number}
 
 
-class Events(Load):
-    """One stream on each connection, each event with the time at which it left the upstream.
+class StreamLoad(Load):
+    """Receive one stream on each connection, and measure how long each event was under way.
 
-    Events are looked for in what comes, however it is framed.
+    Events are found in the received bytes, whatever their framing.
     """
 
     def __init__(self, options: Mapping[str, Any]) -> None:
@@ -203,18 +210,20 @@ class Events(Load):
         bodies = Bodies(self.options["size"], seed=1)
         for order, connection in enumerate(connections):
             body = bodies[self.options["first"] + order].replace(PLAIN, STREAMED, 1)
-            _send(connection, self.spoken[connection.fileno()].ask(body))
+            _send(connection, self.codecs[connection.fileno()].ask(body))
 
     def take(self, connection: Connection, data: bytes) -> None:
         now = time.monotonic_ns()
         number = connection.fileno()
         # An event may come in two records.
         whole, _, self._halves[number] = (self._halves.get(number, b"") + data).rpartition(b"\n\n")
-        self.times.extend((now - int(sent_at)) / 1e9 for sent_at in LEFT.findall(whole))
+        self.times.extend((now - int(sent_at)) / 1e9 for sent_at in SENT_AT.findall(whole))
 
 
-class Connects(Load):
-    """One connection after the other, each with one request: timed from its first packet to the answer's last."""
+class ConnectLoad(Load):
+    """Open one connection after another, each for one request; measure from its first packet to the last of the
+    response.
+    """
 
     def __init__(self, options: Mapping[str, Any]) -> None:
         super().__init__(options)
@@ -223,23 +232,24 @@ class Connects(Load):
 
     def run(self) -> dict[str, Any]:
         if not self.options["new"]:
-            self._once()  # so that the host is known
+            self._measure_once()  # creates the host's certificate
         before, began = self._read_cpu(), time.monotonic()
-        self.times = [self._once() for _ in range(self.options["calls"])]
+        self.times = [self._measure_once() for _ in range(self.options["calls"])]
         after, lasted = self._read_cpu(), time.monotonic() - began
         used = {name: after[name] - before[name] for name in after}
         return {"seconds": lasted, "cpu": used, "asked": self._number, **self._summarize()}
 
-    def _once(self) -> float:
+    def _measure_once(self) -> float:
+        """Return the seconds that a connection and its request took."""
         host = NEW_HOST.format(self._number) if self.options["new"] else HOST
-        spoken = self.speaking(host)
-        request = spoken.ask(self._bodies[self.options["first"] + self._number])
+        codec = self.make_codec(host)
+        request = codec.ask(self._bodies[self.options["first"] + self._number])
         self._number += 1
         began = time.monotonic()
-        with closing(self.connection(host)) as connection:
+        with closing(self.open_connection(host)) as connection:
             _send(connection, request)
             answer: bytes | None = None
-            while answer is None or not spoken.take_answer(answer):
+            while answer is None or not codec.take_answer(answer):
                 connection.wait(reading=True)
                 answer = connection.receive()
                 if answer == b"":
@@ -248,16 +258,18 @@ class Connects(Load):
 
 
 def _send(connection: Connection, data: bytes) -> None:
-    """All of it, waiting where the other side is slow."""
+    """Send all of the data, and wait until the socket takes it."""
     connection.send(data)
     if connection.waits:
         connection.wait()
 
 
-KINDS: Mapping[str, type[Load]] = {"json": Calls, "events": Events, "connects": Connects}
+KINDS: Mapping[str, type[Load]] = {"json": CallLoad, "events": StreamLoad, "connects": ConnectLoad}
+"""The class of each workload."""
 
 
 def main() -> None:
+    """Run the workload that stdin describes."""
     options = json.loads(sys.stdin.readline())
     try:
         found = KINDS[options["workload"]](options).run()

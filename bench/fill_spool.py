@@ -1,11 +1,11 @@
-"""A spool as a worker leaves it, made by the real recorder without a worker, so that a store server can be measured at full speed."""
+"""Fill a spool with the real recorder and without a worker, so that a store server can drain it at full speed."""
 
 import time
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from bench.words import Bodies, agent, talk
+from bench.sample_bodies import Bodies, agent, talk
 from calls.redaction.redactor import Redactor
 from proxy.recording.recorder import Recorder
 from store.spool import Spool
@@ -35,7 +35,7 @@ type Turns = Callable[[int, int], Iterator[tuple[bytes, bytes]]]
 
 @dataclass(frozen=True, slots=True)
 class Sample:
-    """One call to be recorded."""
+    """One call that is recorded."""
 
     run: str
     url: str
@@ -44,7 +44,7 @@ class Sample:
 
 
 def small(first: int, count: int) -> Iterator[Sample]:
-    """Tool calls: 1 KB asked, 2 KB answered, fifty to a run, no two alike."""
+    """Yield tool calls with 1 KB of request and 2 KB of response, all distinct, fifty in each run."""
     requests, responses = Bodies(1024, seed=1), Bodies(2048, seed=2)
     for number in range(first, first + count):
         url = "https://tools.example.com/v2/search"
@@ -52,12 +52,12 @@ def small(first: int, count: int) -> Iterator[Sample]:
 
 
 def talks(first: int, count: int) -> Iterator[Sample]:
-    """Model calls of conversations with a person."""
+    """Yield the model calls of conversations with a person."""
     return _runs("talk", talk, first, count)
 
 
 def agents(first: int, count: int) -> Iterator[Sample]:
-    """Model calls of agents that call tools."""
+    """Yield the model calls of agents that call tools."""
     return _runs("agent", agent, first, count)
 
 
@@ -68,7 +68,7 @@ def _runs(kind: str, turns: Turns, first: int, count: int) -> Iterator[Sample]:
 
 
 async def fill(directory: Path, samples: Iterable[Sample]) -> tuple[int, int]:
-    """Record them all; how many, and how many bytes of bodies they were."""
+    """Record all samples; return their number and the bytes of their bodies."""
     count = size = 0
     with Spool(directory, max_bytes=8 << 30, durability="process") as spool:
         recorder = Recorder(spool, Redactor(key=b"bench"), now=time.time_ns)

@@ -1,9 +1,10 @@
-"""How long a long recording takes until it answers, and until it explains: `python -m bench.replay --start N`.
+"""Measure how long a long recording takes until it answers and until it explains a miss; run by `bench.replay`.
 
-`store_wall_ms` and `bundle_wall_ms` are what a user waits: from `playhead replay` to the first line of the command, beyond the
-same for a recording of one call (the interpreter, the imports, the worker). The rest is CPU of one part each: `store_ms` and
-`bundle_ms` of all processes of that command; `load_ms` and `index_ms` of reading a bundle; `rows_store_server_ms`, `rows_load_ms` and
-`rows_index_ms` of the same from the store.
+`store_wall_ms` and `bundle_wall_ms` are the times from `playhead replay` to the first line of the command, beyond the
+same for a recording of one call (the interpreter, the imports, the worker). The other figures are CPU: `store_ms` and
+`bundle_ms` of all processes of that command; `load_ms` and `index_ms` of reading a bundle; `rows_store_server_ms`,
+`rows_load_ms` and `rows_index_ms` of reading the same run from the store; `hit_ms`, `first_miss_ms` and `next_miss_ms`
+of answering.
 """
 
 import asyncio
@@ -19,8 +20,8 @@ from pathlib import Path
 
 from msgspec.structs import replace
 
+from bench.bench_setup import open_bench_setup
 from bench.figures import cpu
-from bench.stage import open_stage
 from bench.wire import MeasurementFailed
 from calls.codec.json import dumps
 from calls.keys.key import make_key
@@ -35,18 +36,18 @@ from store.bundle.bundle import Bundle, Entry, bundle_lines, load_bundle
 
 SECOND = 1_000_000_000
 CHANGED = 5
-"""Requests that were not recorded, each a little different."""
+"""Requests that were not recorded, each slightly different from a recorded one."""
 
 HEADERS = 12
-"""What an SDK says of itself with each request."""
+"""Headers that an SDK adds to each request."""
 
 SINGLE = "single"
 OTHERS = 1_000_000
 ROUNDS = 3
 
 
-def start(calls: int) -> None:
-    """Print what it costs to begin a replay of so many calls."""
+def measure_start(calls: int) -> None:
+    """Print the cost of beginning a replay of so many calls."""
     profiles = load_profiles(None)
     with tempfile.TemporaryDirectory() as directory:
         bundle = Path(directory) / "start.jsonl"
@@ -67,10 +68,10 @@ def start(calls: int) -> None:
 
 
 def _measure_store(bundle: Path, single: Path, figures: dict[str, float], profiles: Profiles) -> None:
-    """The same from the store: what the store server has to do, how long that takes, and what the worker makes of it."""
-    with open_stage() as stage:
-        process, api = stage.store_server("start")
-        data = stage.house("start").data
+    """Measure the same from the store: the store server, the whole command, and what the worker computes."""
+    with open_bench_setup() as setup:
+        process, api = setup.start_store_server("start")
+        data = setup.house("start").data
         data.announce("store", {"api": api.url})
         for file in (bundle, single):
             api.post("/import", content=file.read_bytes())
@@ -89,7 +90,7 @@ def _measure_store(bundle: Path, single: Path, figures: dict[str, float], profil
 
 
 def _measure_command(data: Path, name: str) -> tuple[float, float]:
-    """Seconds until a command begins whose calls are to be answered from this recording, and the CPU that all took."""
+    """Return the seconds until a replay of this recording begins its command, and the CPU of all processes."""
     command = [sys.executable, "-c", "from proxy.cli import main; main()", "replay", "--data", str(data), name, "--"]
     used, began = resource.getrusage(resource.RUSAGE_CHILDREN), time.time_ns()
     ran = subprocess.run([*command, "date", "+%s%N"], capture_output=True, check=False)
@@ -127,7 +128,7 @@ def _run(calls: int, profiles: Profiles, name: str = "start") -> Bundle:
 
 
 def _exchange(number: int) -> Exchange:
-    """A chat completion with five tools, some 1.7 KB in all."""
+    """A chat completion with five tools, 1.7 KB in all."""
     tool: Json = {"name": "look", "description": "looks " * 20, "parameters": {"type": "object"}}
     prompt: Json = {"role": "user", "content": f"question {number}, {number * 7919 % 10007}: " + "and so on " * 20}
     request_body = dumps({"model": "m", "messages": [prompt], "tools": [{"type": "function", "function": tool}] * 5})

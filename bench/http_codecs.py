@@ -1,6 +1,6 @@
-"""HTTP/1.1 and HTTP/2 as little as a benchmark needs of them, for who asks and for who is asked; no sockets.
+"""Minimal HTTP/1.1 and HTTP/2 codecs for the load generators and upstreams of the benchmarks, without sockets.
 
-What they are given is what came; what they give is what is to be sent.
+They take the bytes that were received and return the bytes that are to be sent.
 """
 
 import re
@@ -12,14 +12,14 @@ import ngh2
 
 from bench.wire import MeasurementFailed
 
-ASKED: Final = {
+REQUEST_HEADERS: Final = {
     "Accept": "application/json",
     "Accept-Encoding": "identity",
     "User-Agent": "bench/1.0 Python/3.13",
     "Authorization": "Bearer sk-bench-0f9d2c4b8a7e61350f9d2c4b8a7e6135",
     "Content-Type": "application/json",
 }
-ANSWERED: Final = {
+RESPONSE_HEADERS: Final = {
     "Date": "Sat, 21 Nov 2026 20:00:00 GMT",
     "Server": "bench",
     "X-Request-Id": "req_4f1c2a90d7",
@@ -28,54 +28,56 @@ JSON: Final = {"Content-Type": "application/json"}
 EVENTS: Final = {"Content-Type": "text/event-stream", "Cache-Control": "no-cache"}
 
 WINDOW: Final = 1 << 30
-"""Bytes that may come unasked on HTTP/2: nobody waits for who measures."""
+"""The HTTP/2 flow-control window in bytes, so large that no sender waits for it."""
 
 
 class ClientGone(Exception):
-    """Nobody waits for that answer any more."""
+    """The client has closed the stream before its response was complete."""
 
 
-class Asking(Protocol):
-    """One connection, seen by who asks."""
+class ClientCodec(Protocol):
+    """The client's side of one connection."""
 
     def ask(self, body: bytes) -> bytes:
-        """A request."""
+        """Return a request with this body."""
 
     def take_answer(self, data: bytes) -> bool:
-        """Whether this makes an answer whole. Raises Broken when it is not a good one."""
+        """Process received data; whether the response is complete now. Raises MeasurementFailed if it is not a 200."""
 
     def take_output(self) -> bytes:
-        """What is to be sent besides."""
+        """Return further bytes that are to be sent, such as HTTP/2 acknowledgements."""
 
 
-class ClientConnection(Protocol):
-    """One connection, seen by who is asked. Answering raises Gone where nobody listens any more."""
+class ServerCodec(Protocol):
+    """The server's side of one connection. Its methods that respond raise ClientGone if the client has closed the
+    stream.
+    """
 
     def paths(self, data: bytes) -> Iterator[tuple[int, bytes]]:
-        """The requests that this makes whole: a number to answer them by, and their paths."""
+        """Process received data, and yield the stream number and the path of each request that is complete now."""
 
     def answer(self, number: int, body: bytes, /) -> bytes:
-        """A whole answer."""
+        """Return a whole response."""
 
     def stream(self, number: int, /) -> bytes:
-        """The head of an answer that goes on."""
+        """Return the head of a streamed response."""
 
     def piece(self, number: int, data: bytes, /) -> bytes:
-        """A piece of it."""
+        """Return a piece of a streamed response."""
 
     def take_output(self) -> bytes:
-        """What is to be sent besides."""
+        """Return further bytes that are to be sent, such as HTTP/2 acknowledgements."""
 
 
 def _lines(*headers: Mapping[str, str]) -> str:
     return "".join(f"{name}: {value}\r\n" for some in headers for name, value in some.items())
 
 
-class Http1Asking:
-    """The head of every request of a length is the same, and made once."""
+class Http1Client:
+    """HTTP/1.1, one request at a time. The head is made once for each length of body."""
 
     def __init__(self, path: str, host: str) -> None:
-        self._before = f"POST {path} HTTP/1.1\r\nHost: {host}\r\n{_lines(ASKED)}Content-Length: "
+        self._before = f"POST {path} HTTP/1.1\r\nHost: {host}\r\n{_lines(REQUEST_HEADERS)}Content-Length: "
         self._heads: dict[int, bytes] = {}
         self._buffer = b""
 
@@ -104,13 +106,15 @@ class Http1Asking:
         return b""
 
 
-class Http1Asked:
-    """One request after the other."""
+class Http1Server:
+    """HTTP/1.1, one request at a time."""
 
     def __init__(self) -> None:
         self._buffer = b""
-        self._head = f"HTTP/1.1 200 OK\r\n{_lines(ANSWERED, JSON)}Content-Length: ".encode()
-        self._stream = f"HTTP/1.1 200 OK\r\n{_lines(ANSWERED, EVENTS)}Transfer-Encoding: chunked\r\n\r\n".encode()
+        self._head = f"HTTP/1.1 200 OK\r\n{_lines(RESPONSE_HEADERS, JSON)}Content-Length: ".encode()
+        self._stream = (
+            f"HTTP/1.1 200 OK\r\n{_lines(RESPONSE_HEADERS, EVENTS)}Transfer-Encoding: chunked\r\n\r\n".encode()
+        )
 
     def paths(self, data: bytes) -> Iterator[tuple[int, bytes]]:
         self._buffer += data
@@ -152,7 +156,7 @@ class _Http2:
     def take_output(self) -> bytes:
         return self._session.data_to_send()
 
-    def _came(self, data: bytes) -> Iterator[Any]:
+    def _receive(self, data: bytes) -> Iterator[Any]:
         try:
             self._session.receive_data(data)
         except ngh2.NGH2Error as error:
@@ -160,13 +164,13 @@ class _Http2:
         yield from self._session.events()
 
 
-class Http2Asking(_Http2):
-    """One stream at a time."""
+class Http2Client(_Http2):
+    """HTTP/2, one stream at a time."""
 
     def __init__(self, path: str, host: str) -> None:
         super().__init__(ngh2.Role.CLIENT)
         pseudo_headers = {":method": "POST", ":scheme": "https", ":authority": host, ":path": path}
-        self._head = _fields(pseudo_headers, ASKED)
+        self._head = _fields(pseudo_headers, REQUEST_HEADERS)
 
     def ask(self, body: bytes) -> bytes:
         number = self._session.send_request([*self._head, (b"content-length", b"%d" % len(body))])
@@ -175,7 +179,7 @@ class Http2Asking(_Http2):
 
     def take_answer(self, data: bytes) -> bool:
         whole = False
-        for event in self._came(data):
+        for event in self._receive(data):
             match event:
                 case ngh2.ResponseReceived(headers=headers) if (b":status", b"200") not in headers:
                     raise MeasurementFailed(f"answered with {headers!r}")
@@ -186,41 +190,44 @@ class Http2Asking(_Http2):
         return whole
 
 
-class Http2Asked(_Http2):
-    """As many streams as come."""
+class Http2Server(_Http2):
+    """HTTP/2, with any number of streams."""
 
     def __init__(self) -> None:
         super().__init__(ngh2.Role.SERVER)
         pseudo_headers = {":status": "200"}
-        self._head, self._stream = _fields(pseudo_headers, ANSWERED, JSON), _fields(pseudo_headers, ANSWERED, EVENTS)
+        self._head, self._stream = (
+            _fields(pseudo_headers, RESPONSE_HEADERS, JSON),
+            _fields(pseudo_headers, RESPONSE_HEADERS, EVENTS),
+        )
         self._paths: dict[int, bytes] = {}
 
     def paths(self, data: bytes) -> Iterator[tuple[int, bytes]]:
-        for event in self._came(data):
+        for event in self._receive(data):
             if isinstance(event, ngh2.RequestReceived):
                 self._paths[event.stream_id] = dict(event.headers)[b":path"]
             if isinstance(event, ngh2.RequestReceived | ngh2.DataReceived) and event.end_stream:
                 yield event.stream_id, self._paths.pop(event.stream_id)
 
     def answer(self, number: int, body: bytes) -> bytes:
-        with _listening():
+        with _raise_client_gone():
             self._session.send_response(number, [*self._head, (b"content-length", b"%d" % len(body))])
             self._session.send_data(number, body, end_stream=True)
             return self._session.data_to_send()
 
     def stream(self, number: int) -> bytes:
-        with _listening():
+        with _raise_client_gone():
             self._session.send_response(number, self._stream)
             return self._session.data_to_send()
 
     def piece(self, number: int, data: bytes) -> bytes:
-        with _listening():
+        with _raise_client_gone():
             self._session.send_data(number, data)
             return self._session.data_to_send()
 
 
 @contextmanager
-def _listening() -> Iterator[None]:
+def _raise_client_gone() -> Iterator[None]:
     try:
         yield
     except ngh2.NGH2Error as error:

@@ -6,15 +6,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from bench.speech import Asking, ClientConnection, ClientGone, Http1Asked, Http1Asking, Http2Asked, Http2Asking
+from bench.http_codecs import ClientCodec, ClientGone, Http1Client, Http1Server, Http2Client, Http2Server, ServerCodec
 from bench.wire import MeasurementFailed
 
 PATH = "/v1/json?size=2048"
 BOTH = pytest.mark.parametrize(
-    ("asking", "asked"), [(Http1Asking, Http1Asked), (Http2Asking, Http2Asked)], ids=["http/1.1", "http/2"]
+    ("asking", "asked"), [(Http1Client, Http1Server), (Http2Client, Http2Server)], ids=["http/1.1", "http/2"]
 )
 
-type Pair = tuple[Callable[[str, str], Asking], Callable[[], ClientConnection]]
+type Pair = tuple[Callable[[str, str], ClientCodec], Callable[[], ServerCodec]]
 
 
 def pieces(data: bytes, size: int) -> list[bytes]:
@@ -24,8 +24,8 @@ def pieces(data: bytes, size: int) -> list[bytes]:
 @BOTH
 @given(question=st.binary(min_size=1, max_size=3000), answer=st.binary(max_size=3000), size=st.integers(1, 2000))
 def test_every_question_is_answered_once(
-    asking: Callable[[str, str], Asking],
-    asked: Callable[[], ClientConnection],
+    asking: Callable[[str, str], ClientCodec],
+    asked: Callable[[], ServerCodec],
     question: bytes,
     answer: bytes,
     size: int,
@@ -41,7 +41,7 @@ def test_every_question_is_answered_once(
 
 @BOTH
 def test_events_of_a_stream_can_be_found_in_what_comes(
-    asking: Callable[[str, str], Asking], asked: Callable[[], ClientConnection]
+    asking: Callable[[str, str], ClientCodec], asked: Callable[[], ServerCodec]
 ) -> None:
     client, server = asking(PATH, "api.example"), asked()
     ((number, _),) = server.paths(client.ask(b"{}"))
@@ -51,9 +51,9 @@ def test_events_of_a_stream_can_be_found_in_what_comes(
 
 def test_a_refusal_is_no_answer() -> None:
     with pytest.raises(MeasurementFailed, match="503"):
-        Http1Asking(PATH, "api.example").take_answer(b"HTTP/1.1 503 Busy\r\nContent-Length: 0\r\n\r\n")
+        Http1Client(PATH, "api.example").take_answer(b"HTTP/1.1 503 Busy\r\nContent-Length: 0\r\n\r\n")
 
 
 def test_nobody_is_told_more_on_a_stream_that_was_never_opened() -> None:
     with pytest.raises(ClientGone):
-        Http2Asked().piece(1, b"data: 1\n\n")
+        Http2Server().piece(1, b"data: 1\n\n")
