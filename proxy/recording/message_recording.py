@@ -160,7 +160,10 @@ class MessageRecording:
     def _feed_on_thread(self, pieces: Sequence[tuple[int, bytes]], size: int) -> bool:
         """Have the thread redact pieces, in their turn. Return False if they have to be redacted here."""
         self._wait_for_thread(unless_below=MAX_THREAD_BYTES)
-        if (queue := self._writer.open_queue()) is None or not self._resources.reserve_memory(size):
+        # Memory first: a queue that is opened without work for the thread would never be emptied.
+        has_memory = self._resources.reserve_memory(size)
+        if not has_memory or (queue := self._writer.open_queue()) is None:
+            self._resources.release_memory(size if has_memory else 0)
             self._wait_for_thread()
             return False
         self.thread_bytes += size

@@ -156,3 +156,18 @@ async def test_a_fault_on_the_thread_lets_no_unredacted_byte_through(
     assert (exchange.outcome, exchange.is_truncated) == ("completed", True)
     assert b"token=" not in at.raw()
     assert "could not be redacted" in at.gaps()[0].reason
+
+
+@pytest.mark.timeout(20)
+async def test_a_slow_body_without_memory_for_the_thread_is_recorded_here(directory: Path) -> None:
+    with open_recorder(directory) as at:
+        held = at.recorder.resources.reserve_memory
+
+        def leave_little(size: int) -> bool:
+            return size <= INLINE_FEED and held(size)
+
+        at.recorder.resources.reserve_memory = leave_little  # type: ignore[method-assign]
+        await record_answer(at, [b"first ", WORDS, b"last\n"])
+    (exchange,) = at.exchanges().values()
+    assert exchange.response is not None
+    assert exchange.response.body.data == b"first " + WORDS + b"last\n"
