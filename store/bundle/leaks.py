@@ -124,12 +124,17 @@ def _body_leaks(place: str, redactor: Redactor, headers: Headers, body: Body) ->
         yield from _message_leaks(place, redactor, body)
         return
     # The limit of a body may lie in the placeholder of a secret, whose first letters are no placeholder any more.
-    data = _CUT_PLACEHOLDER.sub(b"", body.data) if body.truncated else body.data
+    data = _without_cut_placeholder(body.data) if body.truncated else body.data
     yield from _byte_leaks(place, redactor, data, header(headers, "content-type"), header(headers, "content-encoding"))
 
 
+def _without_cut_placeholder(data: bytes) -> bytes:
+    # Not one expression for both: it would look at a long run of asterisks once from each of them.
+    return _CUT_PLACEHOLDER.sub(b"", data) if (rest := data.rstrip(b"*")) == data else rest
+
+
 _CUT_PLACEHOLDER: Final = re.compile(
-    rb"(?:PLAYHEAD_[A-Z2-7]*|\*+|%s)\Z" % b"|".join(b"PLAYHEAD"[:end] for end in range(8, 0, -1))
+    rb"(?:PLAYHEAD_[A-Z2-7]*|%s)\Z" % b"|".join(b"PLAYHEAD"[:end] for end in range(8, 0, -1))
 )
 
 

@@ -58,6 +58,15 @@ def test_a_placeholder_that_the_limit_of_a_body_cuts_is_no_leak() -> None:
     assert places(replace(made, response=replace(made.response, body=replace(made.response.body, truncated=True))))
 
 
+@pytest.mark.timeout(20)
+def test_a_long_run_of_asterisks_in_a_body_that_the_limit_cuts_takes_no_time() -> None:
+    made = answering(b"*" * 300_000 + b"x")
+    assert made.response is not None
+    assert (
+        places(replace(made, response=replace(made.response, body=replace(made.response.body, truncated=True)))) == []
+    )
+
+
 @settings(max_examples=50)
 @given(exchanges)
 def test_redaction_leaves_nothing_to_find(made: Exchange) -> None:
