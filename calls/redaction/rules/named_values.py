@@ -103,6 +103,13 @@ def _is_value_of_secret(data: bytes, lead: int, start: int, stop: int) -> bool:
     return is_token_like(data, lead, start, stop)
 
 
+def _is_value_of_netrc(data: bytes, lead: int, start: int, stop: int) -> bool:
+    """Return whether a machine is named before, or the value looks like a token: prose has "the login and password fields"."""
+    is_real = is_actual_value if _MACHINE.search(data, max(0, lead - LOOKBEHIND), lead) else is_token_like
+    return is_real(data, lead, start, stop)
+
+
+_MACHINE = re.compile(rb"(?:\bmachine(?:\s|\\[nt])+[^\s\"']+|\bdefault)(?:\s|\\[nt])+\Z")
 _SECRET_STRING = re.compile(rb"(?i)secretstring")
 _QUOTED_NAME = re.compile(
     rb"[\"'](?:\s*(?:[:=]|=>|:=)\s*\\*[\"']|\r\n\r\n|[^{}<>\[\]]*(?i:value|val)\\*[\"']?\s*[:=]\s*\\*[\"'])\Z"
@@ -271,7 +278,7 @@ NAMED: tuple[SecretRule, ...] = (
         kind="J",  # .netrc
         lead=(Word(("login ",)), Repeat("[^\\s\"'\\\\]", 1, 64), Repeat("[ ]", 1, 4), Word(("password ",))),
         end=named_end,
-        is_real=is_actual_value,
+        is_real=_is_value_of_netrc,
     ),
     _IDENTIFIED_BY,
     _VALUE_BEFORE_NAME,

@@ -102,6 +102,7 @@ FOUND = (
     "variables=%%7B%%22password%%22%%3A%%22%s%%22%%7D",
     "<a><password><![CDATA[%s]]></password></a>",
     "machine h.example login me password %s",
+    "login me password %s",
     "{'HTTP_COOKIE': 's=%s'}",
     '{"set-cookie": ["a=%s; Path=/", "b=2"]}',
     '{"cookie": {"sid": "%s", "domain": "a.example"}}',
@@ -130,12 +131,19 @@ def test_a_value_that_looks_like_a_token_is_found_in_each_syntax(form: str) -> N
         "filter[name]=aB3dE6gH9jK2mN5pQ8rS",
         "<a><name><![CDATA[aB3dE6gH9jK2mN5pQ8rS]]></name></a>",
         "Login me password reset",
+        "The login and password fields are required.",
+        "a login page password reset link",
         '{"cookies": ["chocolate", "ginger"]}',
         "100%25 of it, %2541 and a%252Fb",
     ],
 )
 def test_what_only_resembles_such_a_syntax_stays(text: str) -> None:
     assert redact(text.encode()) == text.encode()
+
+
+@pytest.mark.parametrize("before", ["machine h.example ", "machine h\\n\\t", "default "])
+def test_any_password_behind_a_machine_is_found(before: str) -> None:
+    assert b"correct" not in redact(f"{before}login me password correct-horse\n".encode())
 
 
 def test_what_follows_a_secret_in_the_json_of_a_query_stays() -> None:
