@@ -9,7 +9,7 @@ import msgspec
 from calls.checking.checked_run import CheckedRun, CheckedStep, RequestedTool
 from calls.checking.conditions import Condition, PathMatch, broken_condition, condition_error, show_value
 from calls.checking.selection import fits_any, select_steps, select_tools
-from calls.keys.jsonpath import parse_path
+from calls.keys.jsonpath import parse_own_path, parse_path
 from calls.keys.places import BadPath
 from calls.model import Json
 
@@ -340,7 +340,7 @@ def _sum_findings(
 def path_error(path: str) -> str | None:
     """Return why an RFC 9535 path is invalid; None if it is valid."""
     try:
-        parse_path(path)
+        parse_own_path(path)
     except BadPath as error:
         return f"invalid path {path!r}: {error}; write an RFC 9535 path such as $.id or $.items[*].id"
     return None

@@ -1,11 +1,12 @@
 """Parse RFC 9535 paths with python-jsonpath. Nearly all rules have plain paths, which `rules` parses itself."""
 
+from collections.abc import Iterator
 from functools import lru_cache
 from typing import Any, Final
 
 import re2
 from jsonpath import JSONPath, JSONPathEnvironment, JSONPathError
-from jsonpath.filter import InfixExpression, RelativeFilterQuery, StringLiteral
+from jsonpath.filter import FilterQuery, FunctionExtension, InfixExpression, RelativeFilterQuery, StringLiteral, walk
 from jsonpath.function_extensions import ExpressionType, FilterFunction
 from jsonpath.segments import JSONPathChildSegment
 from jsonpath.selectors import Filter, IndexSelector, JSONPathSelector, NameSelector, WildcardSelector
@@ -61,6 +62,27 @@ def parse_path(text: str) -> JSONPath:
         raise BadPath(error.message) from error
     assert isinstance(path, JSONPath), "a strict environment has no compound paths"
     return path
+
+
+def parse_own_path(text: str) -> JSONPath:
+    """Parse a path that a user wrote. Raises `BadPath`, also if an expression in it could never match."""
+    path = parse_path(text)
+    for pattern in _literal_patterns(path):
+        if _compile_pattern(pattern) is None:
+            raise BadPath(f"{pattern!r} is no expression of RE2, which has no look-ahead and no references to groups")
+    return path
+
+
+def _literal_patterns(path: JSONPath) -> Iterator[str]:
+    filters = (one for segment in path.segments for one in segment.selectors if isinstance(one, Filter))
+    for node in (node for one in filters for node in walk(one.expression)):
+        match node:
+            case FunctionExtension(name="search" | "match", args=[_, StringLiteral() as pattern]):
+                yield pattern.value
+            case FilterQuery():
+                yield from _literal_patterns(node.path)
+            case _:
+                pass
 
 
 def plain_place(path: JSONPath) -> Place | None:

@@ -152,7 +152,7 @@ def normalize_path(text: str) -> str:
     """Normalize the notation of a path: `$.a[*]` becomes `$['a'][*]`. Raises `BadPath`."""
     if _PLAIN.fullmatch(text):
         return "$" + "".join(f"['{name}']" if name else "[*]" for name in _STEP.findall(text))
-    return str(_jsonpath().parse_path(text))
+    return str(_jsonpath().parse_own_path(text))
 
 
 def _read_text(element: Json, names: Sequence[str]) -> str | None:

@@ -47,12 +47,12 @@ class BodyMatch(NamedTuple):
 def parse_match(text: str) -> BodyMatch:
     """Parse `$.user.email=anna@example.com`: the last `=` after which the path is valid divides. Raises `BadMatch`."""
     # Imported here, because python-jsonpath takes long to import and most store servers erase nothing by content.
-    from calls.keys.jsonpath import parse_path
+    from calls.keys.jsonpath import parse_own_path
 
     reason = "there is no ="
     for at in (index for index, letter in enumerate(text) if letter == "="):
         try:
-            return BodyMatch(parse_path(text[:at].strip()), text[at + 1 :])
+            return BodyMatch(parse_own_path(text[:at].strip()), text[at + 1 :])
         except ValueError as error:
             reason = str(error)
     raise BadMatch(

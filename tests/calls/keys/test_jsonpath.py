@@ -2,7 +2,8 @@
 
 import pytest
 
-from calls.keys.jsonpath import parse_path
+from calls.keys.jsonpath import parse_own_path, parse_path
+from calls.keys.places import BadPath
 from calls.keys.profile import has_match
 from calls.model import Json
 
@@ -20,6 +21,26 @@ from calls.model import Json
 )
 def test_expressions_match_as_the_standard_says(path: str, document: list[Json], found: list[Json]) -> None:
     assert [match.value for match in parse_path(path).finditer(document)] == found
+
+
+@pytest.mark.parametrize(
+    "path",
+    [
+        "$[?match(@.a, '(?!x).*')].b",
+        "$.a[?@.c == 1 && search(@.b, '(')]",
+        "$[?!search(@.a, '(a)\\\\1')]",
+        "$[?@[?search(@.a, '[')]]",
+        "$[?count(@[?search(@.a, '[')]) > 1]",
+    ],
+)
+def test_an_expression_that_a_user_wrote_and_that_can_match_nothing_is_refused(path: str) -> None:
+    with pytest.raises(BadPath, match="no expression of RE2"):
+        parse_own_path(path)
+
+
+@pytest.mark.parametrize("path", ["$[?search(@.a, '^(a|b)+$')].b", "$.a[?search(@.b, @.c)]", "$.a"])
+def test_an_expression_that_can_match_is_accepted(path: str) -> None:
+    parse_own_path(path)
 
 
 @pytest.mark.timeout(20)
