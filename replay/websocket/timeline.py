@@ -262,7 +262,7 @@ class WebsocketDialogue:
 
     def _match_more_sound(self, piece: AudioPiece) -> list[Frame]:
         """Accept audio that goes on longer: when a client hears an answer and stops sending depends on the clock."""
-        if self._is_sound_answered:
+        if self._is_sound_answered and _is_sound(piece):
             self._on_drift([f"/body/{self.message_count - 1}"])
             return []
         if self._awaited:
@@ -332,7 +332,8 @@ class WebsocketDialogue:
 
     def _report_early_leave(self) -> None:
         self._read_all()
-        if self._awaited or (self._sound and not self._is_sound_answered):
+        may_stop = self._is_sound_answered and all(_is_sound(piece) for piece, _ in self._sound)
+        if self._awaited or (self._sound and not may_stop):
             self._on_break(Break(reason="client_left", number=self.message_count + 1))
         elif self._sound:
             self._on_drift([f"/body/{self.message_count}"])
@@ -353,6 +354,14 @@ class WebsocketDialogue:
         return self._on_break(
             Break(reason=reason, number=self.message_count, differences=broken_places, message=message)
         )
+
+
+_TEXT: Final = bytes([*range(0x20, 0x7F), *b"\t\r\n"])
+
+
+def _is_sound(piece: AudioPiece) -> bool:
+    """Whether a microphone may have sent a piece. Less than half of sound are bytes of letters, and most of what a terminal sends."""
+    return bool(piece.frame) or 3 * len(piece.data.translate(None, _TEXT)) > len(piece.data)
 
 
 def _audio_value(piece: AudioPiece) -> Json:

@@ -424,6 +424,26 @@ def test_what_ends_the_sound_belongs_to_its_place(kind: Any, end: Any, cut: int)
     assert [where.reason for where in client.broken] == ["no_match"]
 
 
+@pytest.mark.parametrize("channel", [b"", b"\0"])
+@pytest.mark.parametrize(
+    ("said", "reason"), [((b"ls -l\n",), "client_left"), ((b"ls -l\n", b"pwd\n", b"rm -r /\n"), "consumed")]
+)
+def test_a_terminal_is_no_microphone(channel: bytes, said: tuple[bytes, ...], reason: str) -> None:
+    """Terminals send text in binary messages; those of Kubernetes with the number of a channel before it."""
+    client = Client(
+        socket(
+            ("request", channel + b"ls -l\n", "binary"),
+            ("response", b"\1a\n", "binary"),
+            ("request", channel + b"pwd\n", "binary"),
+            ("response", b"\1/\n", "binary"),
+        )
+    )
+    for data in said:
+        client.played.receive("binary", channel + data)
+    client.part()
+    assert [where.reason for where in client.broken] == [reason]
+
+
 def test_sound_that_nobody_answered_must_come_whole() -> None:
     upload = socket(("response", HELLO), ("request", b"\0abc", "binary"), ("request", BYE, "close"))
     for said, reason in ((b"\0ab", "client_left"), (b"\0abcd", "consumed"), (b"\0abX", "no_match")):
