@@ -2,7 +2,8 @@
 
 The first bytes decide: TLS and HTTP go to the wire engine, and other protocols pass undecoded or are refused. If the
 client is silent, its server is connected to, and the side that speaks first decides. So a protocol in which the server
-speaks first passes after a moment, and an HTTP client that takes its time is still recorded.
+speaks first passes after a moment, and an HTTP client that takes its time is still recorded, also if its server is one
+of HTTP/2, which does not wait for the client.
 """
 
 import asyncio
@@ -236,8 +237,12 @@ class Arrival(asyncio.Protocol):
             self._wait(timing.REFUSED_AFTER, lambda: self.refuse(why))
 
     def _on_server_data(self) -> None:
-        if not self._is_over and self._reason is None:
-            self._pass("its server speaks first")
+        if self._is_over or self._reason is not None:
+            return
+        if self._server is not None and first_bytes.is_http2_server(self._server.first_bytes):
+            # Its client is only slow, and what it says will be recorded.
+            return
+        self._pass("its server speaks first")
 
     def _relay(self) -> None:
         server, reason = self._server, self._reason

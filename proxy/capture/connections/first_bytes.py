@@ -1,4 +1,4 @@
-"""Recognise a client's protocol by the first bytes that it sends."""
+"""Recognise a protocol by the first bytes that a client, or a server, sends."""
 
 import re
 from typing import Final, Literal
@@ -37,6 +37,16 @@ def recognize(data: bytes) -> Protocol | None:
     # An unfinished line must begin with a known method, because other text protocols also begin with a word.
     begins = any(data.startswith(method) or method.startswith(data) for method in _METHODS)
     return None if begins and len(data) < MAX_LINE_BYTES else "raw"
+
+
+_SETTINGS: Final = 4
+
+
+def is_http2_server(data: bytes) -> bool:
+    """Return whether these bytes of a server begin with SETTINGS: with HTTP/2 it need not wait for its client (RFC 9113, 3.4)."""
+    # A frame's length, type, flags (no ACK) and stream (9113, 4.1). Each setting has six bytes (6.5).
+    length = int.from_bytes(data[:3])
+    return len(data) >= 9 and data[3:9] == bytes([_SETTINGS, 0, 0, 0, 0, 0]) and length % 6 == 0
 
 
 def _recognize_tls(data: bytes) -> Protocol | None:

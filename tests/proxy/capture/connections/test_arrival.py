@@ -12,6 +12,7 @@ from proxy.capture.capture import Capture
 from proxy.capture.connections import passed_notes, timing
 from proxy.capture.connections.relay import RelayServer
 from tests.proxy.capture.conftest import Capturing
+from tests.support.h2wire import Peer, StreamBroken
 from tests.support.wire import MemoryRecorder, ScriptedAnswerer, answering, serving, upstream_ca, upstream_tls
 
 PASS = {"other_tcp": "pass"}
@@ -101,6 +102,39 @@ async def test_a_client_of_http_that_takes_its_time_is_recorded_all_the_same(cap
         await upstream.connected.wait()
         writer.write(b"GET / HTTP/1.1\r\nHost: slow.test\r\n\r\n")
         assert (await reader.readuntil(b"ok")).startswith(b"HTTP/1.1 200")
+        writer.close()
+        assert recorder.only.begun["url"] == f"http://slow.test:{upstream.port}/"
+        assert await capture.report() == []
+
+
+async def test_a_client_of_http2_whose_server_does_not_wait_for_it_is_recorded_all_the_same(
+    capturing: Capturing, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    recorder = MemoryRecorder()
+    server_has_spoken = asyncio.Event()
+    receive = RelayServer.data_received
+
+    def note(server: RelayServer, data: bytes) -> None:
+        receive(server, data)
+        server_has_spoken.set()
+
+    async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        server = Peer(reader, writer, client=False)
+        with contextlib.suppress(StreamBroken):
+            stream, _ = await server.request()
+            server.respond(stream, [(":status", "200")], [b"ok"])
+            await server.request()
+
+    monkeypatch.setattr(RelayServer, "data_received", note)
+    async with (
+        serving(answer) as upstream,
+        capturing(recorder, port=upstream.port, hosts={"slow.test": "127.0.0.1"}, message=PASS) as capture,
+    ):
+        reader, writer = await capture.connect("slow.test")
+        await server_has_spoken.wait()
+        client = Peer(reader, writer, client=True)
+        received = await client.answer(client.ask(f"slow.test:{upstream.port}", "/"))
+        assert received.body == b"ok"
         writer.close()
         assert recorder.only.begun["url"] == f"http://slow.test:{upstream.port}/"
         assert await capture.report() == []

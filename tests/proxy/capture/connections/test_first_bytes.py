@@ -2,7 +2,7 @@
 
 import pytest
 
-from proxy.capture.connections.first_bytes import host_name, recognize
+from proxy.capture.connections.first_bytes import host_name, is_http2_server, recognize
 
 CLIENT_HELLO = b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03"
 
@@ -62,3 +62,19 @@ def test_a_line_that_never_ends_is_raw() -> None:
 )
 def test_the_host_of_an_authority(authority: str, name: str | None) -> None:
     assert host_name(authority) == name
+
+
+@pytest.mark.parametrize(
+    ("data", "is_one"),
+    [
+        (b"\0\0\0\4\0\0\0\0\0", True),
+        (b"\0\0\6\4\0\0\0\0\0\0\3\0\0\0\x64", True),
+        (b"\0\0\0\4\1\0\0\0\0", False),  # an acknowledgement, which is no beginning
+        (b"\0\0\5\4\0\0\0\0\0", False),  # no whole setting
+        (b"\0\0\0\4\0\0", False),
+        (b"220 ready\r\n", False),
+        (b"", False),
+    ],
+)
+def test_a_server_of_http2_is_recognized_by_its_settings(data: bytes, *, is_one: bool) -> None:
+    assert is_http2_server(data) is is_one
