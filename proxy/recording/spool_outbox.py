@@ -1,8 +1,9 @@
 """Write records to the spool in order, and report what could not be written once that is possible.
 
 `RecordWriter` writes those of one exchange, also while a body of it is being redacted on a thread. What the spool refuses is
-the loss of the exchange, and one gap of its run. `SpoolOutbox` writes those of all exchanges of a worker. While the spool refuses records, request starts and bodies are lost and reported as gaps. Small records that are needed to
-read the rest (response heads, ends, gaps) are kept as owed, and written in order once the spool accepts records again.
+the loss of the exchange, and one gap of its run. `SpoolOutbox` writes those of all exchanges of a worker. While the spool
+refuses records, request starts and bodies are lost and reported as gaps. Small records that are needed to read the rest
+(response heads, ends, gaps) are kept as owed, and written in order once the spool accepts records again.
 """
 
 import asyncio

@@ -1,8 +1,9 @@
 """Tell by the ids that are in no key which of several equal requests was meant.
 
 Such an id, as of a conversation, is in no key, because a client may draw it: it counts by its first occurrence only, or is a
-part of the path, or a header, a cookie or a field that says who asks, and is named like a conversation. But what a client repeats is the same thing
-throughout a replay: once a request with an id was answered by a recorded one, both ids stand for the same conversation.
+part of the path, or a header, a cookie or a field that says who asks, and is named like a conversation. But what a client
+repeats is the same thing throughout a replay: once a request with an id was answered by a recorded one, both ids stand for
+the same conversation.
 """
 
 import re

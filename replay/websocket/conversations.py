@@ -1,7 +1,7 @@
 """Keep the order within each of several conversations over one WebSocket.
 
-OpenAI's Responses API names the conversation in `stream_id`, Cartesia and ElevenLabs in `context_id`. A client may choose another name each time: a name that was
-not recorded stands for the first conversation that starts with the same message.
+OpenAI's Responses API names the conversation in `stream_id`, Cartesia and ElevenLabs in `context_id`. A client may choose
+another name each time: a name that was not recorded stands for the first conversation that starts with the same message.
 """
 
 from collections.abc import Callable, Iterator

@@ -1,9 +1,9 @@
 """Decide when each recorded message of a server is sent: after the client has sent what preceded it.
 
 This module does no IO and knows no clock: messages come in, and frames with delays go out. Messages are compared in order,
-by the fields of their keys; audio is compared by its bytes, however it is split. It comes by the clock, so what a client says
-meanwhile may come earlier or later in it, unless it says something of the audio itself: that it ends. If the client generates a new id, the
-server's messages use the new one. An id that the server generated must come back unchanged.
+by the fields of their keys; audio is compared by its bytes, however it is split. It comes by the clock, so what a client
+says meanwhile may come earlier or later in it, unless it says something of the audio itself: that it ends. If the client
+generates a new id, the server's messages use the new one. An id that the server generated must come back unchanged.
 """
 
 import re
@@ -370,25 +370,15 @@ def _audio_value(piece: AudioPiece) -> Json:
 
 _WORDS: Final = re.compile(r"[A-Z]?[a-z]+")
 _REQUEST_WORDS: Final = frozenset(("response",))
+"""Words in the types of messages that ask for an answer, such as `response.create`."""
+
 _SOUND_WORDS: Final = frozenset(
     (
-        *(
-            "activity",
-            "audio",
-            "clear",
-            "close",
-            "commit",
-            "done",
-            "end",
-            "endpoint",
-            "eos",
-            "finalize",
-            "finish",
-            "flush",
-        ),
-        *("start", "stop", "terminate"),
+        *("activity", "audio", "clear", "close", "commit", "done", "end", "endpoint", "eos", "finalize", "finish"),
+        *("flush", "start", "stop", "terminate"),
     )
 )
+"""Words in the types of messages about the sound before or after them."""
 
 
 def is_tied_to_sound(message: Json) -> bool:
