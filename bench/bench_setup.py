@@ -158,8 +158,8 @@ class BenchSetup:
 
     @contextmanager
     def open_round(self, name: str) -> Iterator["BenchSetup"]:
-        """Return a setup with the same upstream and a new directory. Its processes are stopped, and its files deleted,
-        at the end of the block.
+        """Yield a setup with the same upstream and a new directory. At the end of the block its processes are stopped
+        and its files deleted.
         """
         directory = self.directory / name
         directory.mkdir()

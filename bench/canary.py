@@ -1,7 +1,7 @@
-"""How many calls a canary takes to notice a change, and how often it is wrong: `python -m bench.canary` prints the tables of docs/canary.md.
+"""Simulate how many calls a canary takes to notice a change, and how often it is wrong: `python -m bench.canary`.
 
-Providers are simulated by the rate at which their answers differ from the reference answers. Nothing but the decision runs: the series of
-`calls.canary` with the rules of a canary, looked at after each shot.
+Prints the tables of docs/canary.md. Providers are simulated by the rate at which their answers differ from the
+reference answers. Only the decision of `calls.canary` runs, with the rules of a canary, after each shot.
 """
 
 import argparse
@@ -37,15 +37,16 @@ _OTHER: Final = Observation(exact="b", structure="a")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Simulation:
-    """One canary and its provider."""
+    """A canary and its simulated provider."""
 
     rules: CanaryRules
     rate: float
-    """The rate at which its answers differ."""
+    """The rate at which answers differ."""
 
     random: random.Random
     is_distance: bool = False
-    """Whether `rate` is the mean of distances, spread by a Beta distribution, of answers whose words always differ."""
+    """Whether `rate` is the mean of distances between answers whose words always differ, spread by a Beta distribution.
+    """
 
     def begin(self) -> CanaryState:
         """Return the state after the baseline."""
@@ -69,7 +70,7 @@ class Simulation:
 def count_calls_until_found(
     before: float, after: float, seed: int, *, most: int = 5000, canaries: int = 1, is_distance: bool = False
 ) -> int | None:
-    """The number of calls after a change at which it is found; None if it is not within the most."""
+    """Return the number of calls after a change until it is found; None if it is not found within the limit."""
     simulation = Simulation(rules=RULES, rate=before, random=random.Random(seed), is_distance=is_distance)
     state = simulation.begin()
     others = {str(number): state for number in range(1, canaries)}
@@ -83,8 +84,9 @@ def count_calls_until_found(
 
 
 def count_false_alarms(rates: Sequence[float], weeks: int, seed: int, *, is_distance: bool = False) -> tuple[int, int]:
-    """The number of canaries, one for each rate, that are said to have changed in so many weeks in a row though none has; and the
-    number of weeks after which any was not said to be unchanged."""
+    """Return the number of canaries, one for each rate, that wrongly report a change within this many weeks, and the
+    number of weeks after which one did not report "unchanged".
+    """
     simulations = [
         Simulation(rules=RULES, rate=rate, random=random.Random(f"{seed} {rate}"), is_distance=is_distance)
         for rate in rates
@@ -104,7 +106,7 @@ def count_false_alarms(rates: Sequence[float], weeks: int, seed: int, *, is_dist
 
 
 def detection_lines(repeats: int, *, is_distance: bool = False) -> Iterator[str]:
-    """The table of changes that are found."""
+    """Yield the lines of the table of changes that are found."""
     what = "mean distance" if is_distance else "differing answers"
     yield f"| {what} | found after (median) | in 9 of 10 cases within | with 10 canaries |"
     yield "|---|---|---|---|"

@@ -1,10 +1,13 @@
-"""What a captive command costs, beside one that goes by proxy variables: `python -m bench.captive [--rounds N]`.
+"""Compare the cost of a captive command with that of one that uses proxy variables: `python -m bench.captive [--rounds
+N]`.
 
-The same client, with the same upstream behind, is run by `playhead record --isolation require` and `--isolation off`. Both
-wait on their stdin and ask in turns, on one connection and then with a connection for each call. What is counted is the CPU
-of the client and of the proxy worker, by the kernel's own clock of each thread (schedstat): on a busy machine
-it varies by hundredths where wall time varies by halves. What one round found captive is divided by what it found with
-variables: the ratios' median and range are the result. Starting is counted by itself, in wall time and CPU.
+`playhead record --isolation require` and `--isolation off` run the same client with the same upstream. Both clients
+wait on stdin and make their calls in turns, first on one connection and then with a new connection for each call.
+Counted is the CPU of the client and of the proxy worker, by the kernel's clock of each thread (schedstat): on a busy
+machine CPU varies by a few percent where wall time varies by half.
+
+Prints the CPU of a call in both ways and the ratio of each round, and how much longer a captive command takes to start,
+in wall time and CPU; medians and ranges.
 """
 
 import argparse
@@ -34,7 +37,7 @@ LOAD = "--load"
 
 
 def open_connection(context: ssl.SSLContext) -> http.client.HTTPSConnection:
-    """A connection to the upstream, by the proxy where a variable names one."""
+    """Open a connection to the upstream, through the proxy if a variable names one."""
     proxy = urlsplit(os.environ.get("HTTPS_PROXY", ""))
     if not proxy.hostname:
         return http.client.HTTPSConnection(HOST, context=context)
@@ -45,7 +48,7 @@ def open_connection(context: ssl.SSLContext) -> http.client.HTTPSConnection:
 
 
 def ask(connection: http.client.HTTPSConnection) -> None:
-    """One call."""
+    """Make one call."""
     connection.request("POST", "/v1/json?size=2048", b'{"question": "how much?"}', {"content-type": "application/json"})
     response = connection.getresponse()
     response.read()
@@ -53,26 +56,28 @@ def ask(connection: http.client.HTTPSConnection) -> None:
         raise MeasurementFailed(f"the upstream answered {response.status}")
 
 
-def load() -> None:
-    """Be the command: for each line on stdin print the microseconds of CPU of a call of each kind."""
+def serve_rounds() -> None:
+    """Run as the recorded command: for each line of stdin, print the microseconds of CPU of each kind of call."""
     context = ssl.create_default_context()
     first_connection = open_connection(context)
 
-    def ask_anew() -> None:
+    def ask_on_new_connection() -> None:
         connection = open_connection(context)
         ask(connection)
         connection.close()
 
-    kinds: dict[str, Callable[[], None]] = dict(zip(CALLS, (lambda: ask(first_connection), ask_anew), strict=True))
+    kinds: dict[str, Callable[[], None]] = dict(
+        zip(CALLS, (lambda: ask(first_connection), ask_on_new_connection), strict=True)
+    )
     for _ in sys.stdin:
         print(json.dumps({kind: _microseconds(call, CALLS[kind]) for kind, call in kinds.items()}), flush=True)
 
 
 def _microseconds(call: Callable[[], None], times: int) -> float:
-    """CPU for each, of this process and of the proxy worker."""
+    """Return the CPU of each call in this process and in the proxy worker."""
     for _ in range(WARM):
         call()
-    workers = [*filter(_is_worker, _family(os.getppid()))]
+    workers = [*filter(_is_worker, _process_tree(os.getppid()))]
     if len(workers) != 1:
         raise MeasurementFailed(f"the command has {len(workers)} proxy workers below its parent: {workers}")
     served_by = [os.getpid(), *workers]
@@ -82,21 +87,23 @@ def _microseconds(call: Callable[[], None], times: int) -> float:
     return (sum(map(cpu_ns, served_by)) - before) / 1000 / times
 
 
-def _family(pid: int) -> list[int]:
-    """A process and all below it."""
+def _process_tree(pid: int) -> list[int]:
+    """Return a process and all its descendants."""
     children: list[int] = []
     for task in Path(f"/proc/{pid}/task").iterdir():
         children += map(int, (task / "children").read_text().split())
-    return [pid, *(one for child in children for one in _family(child))]
+    return [pid, *(one for child in children for one in _process_tree(child))]
 
 
 def _is_worker(pid: int) -> bool:
-    """Whether it is the fork of a command that `proxy.processes.early_worker` makes. Its command line is the command's."""
+    """Whether the process is a worker forked by `proxy.processes.early_worker`, which has the command line of the
+    command.
+    """
     return Path(f"/proc/{pid}/comm").read_text() == "playhead-worker\n"
 
 
 def cpu_ns(pid: int) -> int:
-    """The time for which the threads of a process have run so far. 0 for one that has ended."""
+    """Return the CPU time of the threads of a process; 0 if it has ended."""
     try:
         return sum(int((task / "schedstat").read_text().split()[0]) for task in Path(f"/proc/{pid}/task").iterdir())
     except OSError:
@@ -104,7 +111,7 @@ def cpu_ns(pid: int) -> int:
 
 
 def start_once(setup: BenchSetup, way: str) -> tuple[float, float]:
-    """Milliseconds in which a command that does nothing is run, by the clock and of CPU."""
+    """Return the milliseconds, in wall time and CPU, that a command takes which does nothing."""
     # The command that waits there has started the store server.
     line = [*_record(setup.directory / way.replace(" ", "-"), way), "true"]
     before, used = time.perf_counter(), resource.getrusage(resource.RUSAGE_CHILDREN)
@@ -115,7 +122,7 @@ def start_once(setup: BenchSetup, way: str) -> tuple[float, float]:
 
 
 def start_command(setup: BenchSetup, way: str) -> "subprocess.Popen[str]":
-    """The command, recorded in one of the ways."""
+    """Start the recorded command in one of the ways."""
     directory = setup.directory / way.replace(" ", "-")
     directory.mkdir(mode=0o711)
     config = directory / "playhead.toml"
@@ -138,7 +145,7 @@ def _record(directory: Path, way: str) -> list[str]:
 
 
 def measure_command(process: "subprocess.Popen[str]") -> dict[str, float]:
-    """What the command finds, told to ask."""
+    """Have the command make its calls, and return its figures."""
     assert process.stdin is not None
     assert process.stdout is not None
     process.stdin.write("ask\n")
@@ -151,14 +158,14 @@ def measure_command(process: "subprocess.Popen[str]") -> dict[str, float]:
 
 
 def main() -> None:
-    """Print a table."""
+    """Measure, and print the results."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--rounds", type=int, default=30)
     parser.add_argument("--starts", type=int, default=10)
-    parser.add_argument(LOAD, action="store_true", help="be the command (used by the script itself)")
+    parser.add_argument(LOAD, action="store_true", help="run as the recorded command (used by the script itself)")
     arguments = parser.parse_args()
     if arguments.load:
-        load()
+        serve_rounds()
         return
     rounds: list[dict[str, dict[str, float]]] = []
     starts: list[dict[str, tuple[float, float]]] = []

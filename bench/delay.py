@@ -1,13 +1,14 @@
-"""What Playhead adds to a call's delay at 100 calls a second, beside nginx and no proxy at all: `python -m bench.delay`.
+"""Measure how much Playhead delays a call at 100 calls a second, beside nginx and no proxy: `python -m bench.delay`.
 
-The same client asks the same upstream directly, through nginx and through a recording worker with its store server and Postgres, in
-turns. The delay of a call is what it spends on the way (`bench.delay_load`); what a proxy adds is that minus the same turn's direct
-delay. An upstream answers at once or after 20 ms, whole or with a stream of six events. HTTPS is TLS on both sides, in a CONNECT
-tunnel for Playhead; HTTP is a base URL. nginx records nothing, and is skipped where it is not installed.
+The same client calls the same upstream directly, through nginx, and through a recording worker with its store server
+and Postgres, in turns. The delay of a call is the time that it is under way (`bench.delay_load`); what a proxy adds is
+that minus the direct delay of the same turn. The upstream responds at once or after 20 ms, with a whole answer or with
+a stream of six events. HTTPS is TLS on both sides, for Playhead in a CONNECT tunnel; HTTP uses a base URL. nginx
+records nothing, and is left out if it is not installed.
 
-With `--cpu SECONDS`, further turns show the CPU time of each call in the processes of Playhead (`bench.delay_cpu`).
-
-With `--trace FILE`, a traced worker serves a further turn, and FILE gets what a call's path consists of, for `--plot` (an SVG).
+Prints a table of the added delays. With `--cpu SECONDS`, further turns measure the CPU time of each call in Playhead's
+processes (`bench.delay_cpu`). With `--trace FILE`, a traced worker serves a further turn, and FILE gets the steps of a
+call's path, for `--plot` (an SVG).
 """
 
 import argparse
@@ -64,17 +65,17 @@ WORKLOADS: Final = (
     ("http", "json", 0),
     ("http", "stream", 20),
 )
-"""Scheme, kind of answer, and ms until the upstream answers."""
+"""Scheme, kind of answer, and milliseconds until the upstream responds."""
 
 SHARES: Final = {"p50": 0.5, "p90": 0.9, "p99": 0.99}
 GOAL_MS: Final = 0.3
-"""By how much Playhead may add more than nginx to a call's p50."""
+"""Milliseconds that Playhead may add to a call's median delay beyond what nginx adds."""
 
 STORING_SECONDS: Final = 2.5
-"""Seconds until the last calls of a turn are stored, and what follows the record has seen them."""
+"""Seconds until the last calls of a turn are stored and processed by the consumers of the feed."""
 
 MARKS: Final = ("<!-- bench.delay begins: not typed -->\n", "<!-- bench.delay ends -->\n")
-"""Lines of a page, between which `--into` writes."""
+"""The lines of a page between which `--into` writes."""
 
 type Workload = tuple[str, str, int]
 type Config = Mapping[str, Any]
@@ -84,27 +85,27 @@ type Delays = dict[str, float]
 
 @dataclass(kw_only=True)
 class Delay:
-    """An upstream, and what stands before it: how the client reaches it, by arm and scheme."""
+    """The upstream, and the arms of the comparison: how the client reaches the upstream, by arm and scheme."""
 
     directory: Path
     stack: ExitStack
     ca: str
     certificate: str
     ports: tuple[int, int]
-    """The upstream's port with TLS, and without."""
+    """The upstream's ports with TLS and without."""
 
     arms: dict[tuple[str, str], Config]
     processes: dict[tuple[str, str], Processes] = field(default_factory=dict)
-    """Of the arms whose CPU is measured."""
+    """The processes of each arm whose CPU is measured."""
 
     def add_direct(self) -> None:
-        """Let the client ask the upstream itself."""
+        """Add the arm in which the client contacts the upstream itself."""
         tls, plain = self.ports
         self.arms["direct", "https"] = {"proxy": None, "port": tls, "ca": self.ca}
         self.arms["direct", "http"] = {"proxy": None, "port": plain, "ca": None}
 
     def add_nginx(self, binary: str) -> None:
-        """Start nginx as a reverse proxy. Raises Absent."""
+        """Start nginx as a reverse proxy. Raises Absent if it is not installed."""
         program, https, http = find_program(binary), free(), free()
         directory = self.directory / "nginx"
         directory.mkdir()
@@ -141,7 +142,7 @@ class Delay:
         return {"proxy": ready["port"], "port": self.ports[0], "ca": ready["ca"]}, worker.pid
 
     def trace(self, seconds: float) -> Mapping[str, Any]:
-        """Have a traced worker serve a turn; return what a call's path consists of."""
+        """Have a traced worker serve a turn, and return the steps of a call's path."""
         notes = self.directory / "notes"
         house = self._house("trace")
         config = msgspec.to_builtins(house.worker_config()) | {"upstream_ca": self.ca, "trace": str(notes)}
@@ -152,14 +153,16 @@ class Delay:
         return call_path(calls, [tuple(json.loads(line)) for line in notes.read_text().splitlines()])
 
     def ask(self, reach: Config, kind: str, wait: int, seconds: float, first: int) -> dict[str, Any]:
-        """Have the client ask 100 times a second; return the times of each call."""
+        """Have the client make 100 calls a second, and return the times of each."""
         what = {"kind": kind, "wait": wait, "seconds": seconds, "first": first, "run": f"delay-{first}"}
         with Process("bench.delay_load", {**what, **reach, "rate": 100.0, "connections": 8}) as load:
             return load.read_line()
 
 
 def summarize(calls: list[Mapping[str, int]], kind: str) -> Delays:
-    """Return the delays of a turn's calls in ms: until the first event and the end of a stream, or all of an answer."""
+    """Return the delays in milliseconds of a turn's calls: to the first event and to the end of a stream, or to the end
+    of an answer.
+    """
     parts = {"end": [(call["read"] - call["sent"] + call["end"] - call["last"]) / 1e6 for call in calls]}
     if kind == "stream":
         parts["first event"] = [
@@ -175,7 +178,7 @@ def summarize(calls: list[Mapping[str, int]], kind: str) -> Delays:
 def measure(
     delay: Delay, workloads: Sequence[Workload], rounds: int, seconds: float
 ) -> dict[Workload, dict[str, list[Delays]]]:
-    """Ask all of them, in turns: delays by workload and arm, a turn each. The order turns round."""
+    """Measure all arms in turns, in an order that alternates; return the delays of each turn by workload and arm."""
     names = list(dict.fromkeys(name for name, _ in delay.arms))
     found: dict[Workload, dict[str, list[Delays]]] = {workload: {name: [] for name in names} for workload in workloads}
     first = 0
@@ -190,7 +193,7 @@ def measure(
 def take_turns(
     title: str, workloads: Sequence[Workload], rounds: int, names: Sequence[str]
 ) -> Iterator[tuple[Workload, str]]:
-    """Yield what to ask next, and whom, and print it. The order of the names turns round."""
+    """Yield the workload and the arm of each turn, and print them. The order of the arms alternates."""
     for number in range(rounds):
         for workload in workloads:
             scheme, kind, wait = workload
@@ -202,9 +205,10 @@ def take_turns(
 def measure_cpu(
     delay: Delay, workloads: Sequence[Workload], rounds: int, seconds: float
 ) -> dict[Workload, dict[str, list[list[float]]]]:
-    """Ask every Playhead, in turns; return the µs of CPU that a call takes of each of `delay_cpu.PARTS`, by workload and arm.
+    """Measure each checkout of Playhead in turns, and return the µs of CPU of a call in each of `delay_cpu.PARTS`, by
+    workload and arm.
 
-    A turn ends when the store server has stored its calls. What connecting takes is of the turn too.
+    A turn ends when the store server has stored its calls. The cost of connecting is part of the turn.
     """
     names = list(dict.fromkeys(name for name, _ in delay.processes))
     found: dict[Workload, dict[str, list[list[float]]]] = {
@@ -223,7 +227,7 @@ def measure_cpu(
 
 
 def table(delays: Mapping[Workload, Mapping[str, list[Delays]]]) -> Iterator[str]:
-    """Write what each proxy adds to the direct delay, and Playhead's beside nginx's."""
+    """Format what each proxy adds to the direct delay, and what Playhead adds beyond nginx."""
     arms = [name for name in next(iter(delays.values())) if name != "direct"]
     peers = [name for name in arms if name != "nginx"]
     yield (
@@ -247,7 +251,7 @@ def table(delays: Mapping[Workload, Mapping[str, list[Delays]]]) -> Iterator[str
 
 
 def goal_line(delays: Mapping[Workload, Mapping[str, list[Delays]]]) -> str:
-    """Write of how many workloads Playhead keeps the goal."""
+    """Format for how many workloads Playhead meets the goal."""
     more = [
         statistics.median(
             ours[part] - theirs[part] for ours, theirs in zip(turns["Playhead"], turns["nginx"], strict=True)
@@ -261,7 +265,7 @@ def goal_line(delays: Mapping[Workload, Mapping[str, list[Delays]]]) -> str:
 
 
 def origin(began: Mapping[str, Any], rounds: int, seconds: float) -> str:
-    """Write where and when this was measured."""
+    """Format where and when this was measured."""
     return (
         f"Medians of {rounds} rounds of {seconds:g} s [lowest-highest]; {began['cores']} cores of {began['cpu']}, Linux "
         f"{began['kernel']}, Python {began['python']}, load average {began['load']:.1f} before, {time.strftime('%Y-%m-%d')}."

@@ -1,7 +1,8 @@
-"""The CPU time that `bench.delay` spends on each call: in the worker's main thread and its other threads, the store server, Postgres.
+"""Read the CPU time that each call of `bench.delay` costs in the worker's main thread and its other threads, the store
+server and Postgres.
 
-A thread's time is that of its scheduler statistics, which count in nanoseconds what it was on a processor. It says more than a delay
-does while the machine is busy: who waits for a processor spends nothing.
+The time of a thread is that of its scheduler statistics, in nanoseconds. On a busy machine it is more reliable than a
+delay, because waiting for a processor is not included.
 """
 
 import statistics
@@ -17,14 +18,14 @@ PARTS: Final = ("worker's main thread", "worker's other threads", "store server"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Processes:
-    """The processes of one proxy."""
+    """The processes of one arm."""
 
     worker: int
     store_server: int
     postgres: int
 
     def read_cpu(self) -> list[float]:
-        """Return the seconds that each of `PARTS` has had so far."""
+        """Return the seconds that each of `PARTS` has used so far."""
         main = _thread_seconds(Path(f"/proc/{self.worker}/task/{self.worker}"))
         postgres = cpu(self.postgres) + sum(map(_seconds, children(self.postgres)))
         return [main, cpu(self.worker) - main, cpu(self.store_server), postgres]
@@ -35,7 +36,7 @@ def _thread_seconds(task: Path) -> float:
 
 
 def _seconds(pid: int) -> float:
-    """Of a server process of Postgres; those that end take their time with them."""
+    """Return the seconds of a Postgres process. Those of a process that ends are lost."""
     try:
         return cpu(pid)
     except OSError:
@@ -43,7 +44,7 @@ def _seconds(pid: int) -> float:
 
 
 def table(cpu_times: Mapping[str, Sequence[Sequence[float]]], title: str) -> list[str]:
-    """Write the medians of each part over the turns, in µs a call, by proxy."""
+    """Format the median of each part over the turns, in µs a call, by arm."""
     lines = [f"| {title} | {' | '.join(PARTS)} | together |", f"| --- |{' --- |' * (len(PARTS) + 1)}"]
     for name, turns in cpu_times.items():
         parts = [statistics.median(turn[part] for turn in turns) for part in range(len(PARTS))]

@@ -1,8 +1,10 @@
-"""The client of `bench.delay`: `python -m bench.delay_load`, configured by a line on stdin, says on stdout what it measured.
+"""The load generator of `bench.delay`.
 
-It makes calls at times drawn before (a Poisson process: callers do not know of one another), whether or not earlier ones have been
-answered, on connections that it keeps. What it measures of a call is the time on the way: until the upstream has read the request,
-and from when the upstream sent the answer until all of it has arrived. Client and upstream have the same clock.
+`python -m bench.delay_load` reads its options as one line of JSON from stdin and writes the times of each call to
+stdout as JSON. It makes calls at times drawn in advance (a Poisson process, because callers are independent), whether
+or not earlier calls have been answered, on connections that it keeps open. The time of a call is the time that it is
+under way: until the upstream has read the request, and from when the upstream sent the answer until all of it has
+arrived. Client and upstream use the same clock.
 """
 
 import json
@@ -28,7 +30,7 @@ _AT: Final = re.compile(rb'"at":"(\d{19})"')
 
 
 class Call:
-    """One call, while it is on its way."""
+    """One call that is under way."""
 
     def __init__(self, *, is_stream: bool) -> None:
         self.sent_at = time.monotonic_ns()
@@ -39,7 +41,7 @@ class Call:
         self._data = b""
 
     def take(self, data: bytes) -> bool:
-        """Take more of the answer. Return whether it is complete."""
+        """Process received data of the answer; whether it is complete now."""
         self._data += data
         head, blank, body = self._data.partition(b"\r\n\r\n")
         if not blank:
@@ -57,7 +59,7 @@ class Call:
         return True
 
     def summarize(self, now: int) -> dict[str, int]:
-        """Return the times in ns on the clock of all processes: of the way there, and of the way back."""
+        """Return the nanoseconds of the way to the upstream and of the way back."""
         found = _READ.search(self._data)
         if found is None:
             raise MeasurementFailed(f"an answer without times: {self._data[:400]!r}")
@@ -74,7 +76,7 @@ class Call:
 
 
 class DelayLoad:
-    """Connections, and the calls on them."""
+    """Connections and the calls on them."""
 
     def __init__(self, config: Mapping[str, Any]) -> None:
         self._config = config
@@ -89,7 +91,7 @@ class DelayLoad:
         self.finished: list[dict[str, int]] = []
 
     def run(self) -> dict[str, Any]:
-        """Connect, make the calls, and return the times of each but those that warm up."""
+        """Connect, make the calls, and return the times of each except those that warm up."""
         config = self._config
         trust = ssl.create_default_context(cafile=config["ca"]) if config["ca"] else None
         for _ in range(config["connections"]):

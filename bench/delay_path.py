@@ -1,4 +1,6 @@
-"""The path of one call through a recording worker, from the notes of `bench.delay_trace`: its steps, and a picture of them."""
+"""Compute the steps of one call's path through a recording worker from the notes of `bench.delay_trace`, and draw them
+as an SVG.
+"""
 
 import statistics
 from collections.abc import Iterator, Mapping, Sequence
@@ -9,13 +11,13 @@ from bench.wire import MeasurementFailed
 
 
 class Step(NamedTuple):
-    """A step of the path, which ends when the worker notes `note`, or at a time that the client knows (`call …`)."""
+    """A step of the path. It ends when the worker writes `note`, or at a time that the client knows (`call …`)."""
 
     note: str
     kind: str
-    """What it is made of: a key of KINDS."""
+    """The kind of work, a key of `KINDS`."""
 
-    says: str
+    description: str
 
 
 KINDS: Final = {
@@ -51,7 +53,9 @@ type Note = tuple[int, str]
 
 
 def call_path(calls: Sequence[Mapping[str, int]], notes: Sequence[Note]) -> dict[str, Any]:
-    """Return the median of each step in µs over the calls that met no other call, and what met a sync of the spool."""
+    """Return the median of each step in µs over the calls that overlapped with no other, and over those that overlapped
+    with a sync of the spool.
+    """
     paths: list[list[int]] = []
     whole: dict[bool, list[float]] = {True: [], False: []}
     position = 0
@@ -74,7 +78,11 @@ def call_path(calls: Sequence[Mapping[str, int]], notes: Sequence[Note]) -> dict
     if not paths:
         raise MeasurementFailed("no traced call had the machine to itself: trace longer")
     steps = [
-        {"step": step.says, "kind": step.kind, "us": statistics.median(path[n + 1] - path[n] for path in paths) / 1000}
+        {
+            "step": step.description,
+            "kind": step.kind,
+            "us": statistics.median(path[n + 1] - path[n] for path in paths) / 1000,
+        }
         for n, step in enumerate(STEPS)
         if step.kind
     ]
@@ -92,7 +100,7 @@ def _overlap(one: Mapping[str, int], other: Mapping[str, int]) -> bool:
 
 
 def _times(call: Mapping[str, int], own: Sequence[Note]) -> list[int] | None:
-    """Return when each step of a call ended, after when it began; None if one is missing."""
+    """Return when each step of a call ended, since the call began; None if a step is missing."""
     times = [call["sent"]]
     at = 0
     for step in STEPS:
@@ -122,7 +130,7 @@ TITLE: Final = "The path of one call through a recording worker, µs"
 
 
 def plot_path(path: Mapping[str, Any]) -> str:
-    """Draw the steps one below the other, each where the one before it ends."""
+    """Draw the steps below each other, each beginning where the one before it ends."""
     steps = path["steps"]
     total = sum(step["us"] for step in steps)
     scale = (WIDTH - LEFT - RIGHT) / max(total, 1)
@@ -153,9 +161,9 @@ def _subtitle(path: Mapping[str, Any], total: float) -> str:
 
 def _key() -> Iterator[str]:
     x = 16.0
-    for kind, says in KINDS.items():
-        yield f'<rect class="{kind}" x="{x:.0f}" y="52" width="10" height="10" rx="2"/>{_text(x + 15, 61, says, "soft")}'
-        x += 32 + 6.3 * len(says)
+    for kind, description in KINDS.items():
+        yield f'<rect class="{kind}" x="{x:.0f}" y="52" width="10" height="10" rx="2"/>{_text(x + 15, 61, description, "soft")}'
+        x += 32 + 6.3 * len(description)
 
 
 def _grid(total: float, scale: float, height: float) -> Iterator[str]:

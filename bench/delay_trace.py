@@ -1,8 +1,8 @@
-"""A proxy worker that notes when it does what: `python -m bench.delay_trace`, configured as a worker, and by `"trace": FILE`.
+"""Run a proxy worker that writes down when each step of a call ends: `python -m bench.delay_trace`.
 
-The methods on a call's path are replaced by ones that also note the time (CLOCK_MONOTONIC, as in the client and the upstream).
-The worker itself has no hook, so it costs nothing where it is not traced. When it stops, it writes the notes to the file: a line
-of JSON for each, `[ns, step]`.
+Its configuration, on stdin, is that of a worker with `"trace": FILE` added. The methods on a call's path are replaced
+by ones that also note the time (CLOCK_MONOTONIC, as in the client and the upstream), so an untraced worker has no hook
+and no cost. When it stops, it writes the notes to the file, as a line of JSON for each: `[ns, step]`.
 """
 
 import asyncio
@@ -49,7 +49,7 @@ notes: list[tuple[int, str]] = []
 
 
 def note_before(owner: type, method: str, step: str) -> None:
-    """Note the time when this method is called."""
+    """Replace a method by one that notes the time when it is called."""
     original: Callable[..., Any] = getattr(owner, method)
 
     @wraps(original)
@@ -61,7 +61,7 @@ def note_before(owner: type, method: str, step: str) -> None:
 
 
 def note_after(owner: type, method: str, step: str) -> None:
-    """Note the time when this method returns."""
+    """Replace a method by one that notes the time when it returns."""
     original: Callable[..., Any] = getattr(owner, method)
 
     @wraps(original)
@@ -86,7 +86,7 @@ def note_reads() -> None:
 
 
 def main() -> None:
-    """Serve as a worker does, and write what was noted."""
+    """Run the worker, and write the notes."""
     config = json.loads(sys.stdin.buffer.readline())
     file = Path(config.pop("trace"))
     note_reads()

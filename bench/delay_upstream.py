@@ -1,8 +1,9 @@
-"""The upstream of `bench.delay`: `python -m bench.delay_upstream`, configured by a line on stdin, says its ports on stdout.
+"""The upstream of `bench.delay`.
 
-It answers `/json?wait=MS` with a whole JSON answer and `/stream?wait=MS` with events, each so many ms after the request. An
-answer says when the request was read and when it was sent, so that its own delay can be subtracted. One port speaks TLS, the
-other does not.
+`python -m bench.delay_upstream` reads its configuration as one line of JSON from stdin and writes its two ports, with
+TLS and without, to stdout as JSON. It responds to `/json?wait=MS` with a whole JSON answer and to `/stream?wait=MS`
+with events, MS milliseconds after the request. An answer contains the times at which the request was read and the
+answer was sent, so that the upstream's own delay can be subtracted.
 """
 
 import heapq
@@ -25,7 +26,7 @@ PIECES: Final = 6
 """Events of a stream."""
 
 BETWEEN: Final = 0.004
-"""Seconds between two of them."""
+"""Seconds between two events."""
 
 ANSWER_BYTES: Final = 2048
 
@@ -45,7 +46,7 @@ _EVENT: Final = 'data: {"at":"%019d","choices":[{"index":0,"delta":{"content":" 
 
 
 class DelayUpstream:
-    """Answers requests when their time has come."""
+    """A server that sends each answer when it is due."""
 
     def __init__(self, certificate: str) -> None:
         context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
@@ -64,11 +65,11 @@ class DelayUpstream:
 
     @property
     def ports(self) -> list[int]:
-        """The port with TLS, and the one without."""
+        """The ports with TLS and without."""
         return [int(listener.getsockname()[1]) for listener, _ in self._listeners.values()]
 
     def serve(self) -> None:
-        """Serve until stdin ends."""
+        """Serve until stdin is closed."""
         while True:
             wait = max(self._due[0][0] - time.monotonic(), 0) if self._due else -1
             for number, _ in self._poll.poll(wait):
@@ -148,7 +149,7 @@ class DelayUpstream:
 
 
 def main() -> None:
-    """Serve."""
+    """Serve until stdin is closed."""
     config: Mapping[str, Any] = json.loads(sys.stdin.readline())
     upstream = DelayUpstream(config["certificate"])
     sys.stdout.write(json.dumps({"ports": upstream.ports}) + "\n")

@@ -1,9 +1,8 @@
-"""What recording and replaying effects costs: nanoseconds of CPU per call, in one process, against the plain call.
+"""Measure what recording and replaying effects costs: `python -m bench.effects [--calls 200000]`.
 
-    python -m bench.effects [--calls 200000]
-
-Each kind is called in a loop in a fresh interpreter: without the hook, with the hook recording, and with the hook replaying what was
-recorded. The three are run one after the other, and the smallest of three rounds counts.
+Each kind of effect is called in a loop in a new interpreter: without the hook, with the hook recording, and with the
+hook replaying what was recorded. The three run one after another, and the least of three rounds counts. Prints the
+nanoseconds of CPU of a call.
 """
 
 import argparse
@@ -35,7 +34,7 @@ KINDS: Final = {
     "os.environ": "os.environ.get('HOME')",
     "open, 100 bytes": "open(path).read()",
 }
-"""A name, and the call."""
+"""The name of each kind of effect, and the call."""
 
 PROGRAM: Final = """
 import datetime, os, random, sys, time, uuid
@@ -48,7 +47,7 @@ sys.stderr.write(f"{(time.process_time_ns() - before) / calls:.0f}")
 
 
 class MemoryWorker:
-    """A worker's channel whose recorder keeps what it is given."""
+    """A worker's channel whose recorder keeps batches in memory."""
 
     redactor = Redactor(key=b"k" * 32)
 
@@ -62,11 +61,11 @@ class MemoryWorker:
         self.batches.append(EffectBatch(run, "", 0, process, number, count, items))
 
     def record_gap(self, run: str, reason: str) -> None:
-        """Fail: nothing may be lost here."""
+        """Fail: this benchmark must lose nothing."""
         raise AssertionError(f"{run}: {reason}")
 
     async def effects_of(self, _run: str) -> EffectsReplay | None:
-        """Return what is replayed."""
+        """Return the effects to replay."""
         return self.replay
 
     @asynccontextmanager

@@ -40,7 +40,7 @@ OURS: Final = ("lane", "mitmproxy-r")
 
 
 class Measurements:
-    """The rows so far, and why others are missing."""
+    """The rows measured so far, and why others are missing."""
 
     def __init__(self, engines: Sequence[str], workloads: Sequence[str], seconds: float) -> None:
         self.rows: list[Row] = []
@@ -50,7 +50,7 @@ class Measurements:
         self._seconds = seconds
 
     def round(self, setup: BenchSetup, sources: Sources, number: int) -> None:
-        """Ask for everything once. The order turns round, so that nobody always goes first."""
+        """Measure every engine once under each workload. The order alternates, so that none always comes first."""
         with setup.open_round(f"round-{number}") as fresh:
             engines = Engines(setup=fresh, sources=sources)
             for workload in self._workloads:
@@ -65,21 +65,21 @@ class Measurements:
         return [name for name in self._engines if name in there and (name, workload) not in self.missing]
 
     def _ask(self, engines: Engines, name: str, workload: str, number: int) -> None:
-        say(f"round {number + 1}: {workload}, {name}")
+        log(f"round {number + 1}: {workload}, {name}")
         try:
             found = engines.ask(name, workload, self._seconds)
         except Absent as absent:
             there = [each for each in self._workloads if name in WORKLOADS[each].engines]
             self.missing |= {(name, each): str(absent) for each in there}
-            say(f"  {absent}")
+            log(f"  {absent}")
         except MeasurementFailed as failed:
             self.missing[name, workload] = str(failed)
-            say(f"  {failed}")
+            log(f"  {failed}")
         else:
             self.rows.append(_row(name, workload, number, found))
 
     def results(self, where: Mapping[str, Any]) -> Iterator[Result]:
-        """What was found; why there is nothing, or nothing more."""
+        """Yield the results, and the reason for each that is missing or incomplete."""
         reasons = dict(self.missing)
         for result in results(self.rows, where):
             why = reasons.pop((result.engine, result.workload), None)
@@ -109,30 +109,36 @@ def _row(name: str, workload: str, number: int, figures: Mapping[str, Any]) -> R
     )
 
 
-def say(what: str) -> None:
-    """To whoever waits."""
+def log(what: str) -> None:
+    """Print progress to stderr."""
     print(what, file=sys.stderr, flush=True)
 
 
 def options() -> argparse.ArgumentParser:
-    workloads = "\n".join(f"         {name:20}{workload.says}" for name, workload in WORKLOADS.items())
+    """Return the parser of the command line."""
+    workloads = "\n".join(f"         {name:20}{workload.description}" for name, workload in WORKLOADS.items())
     parser = argparse.ArgumentParser(
         prog="python -m bench.engines",
         description=f"{__doc__}\nworkloads:\n{workloads}",
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    parser.add_argument("--quick", action="store_true", help="a look, within a minute: one short round, fewer of each")
-    parser.add_argument("--json", action="store_true", help="one result a line; `python -m bench.table` reads it")
-    parser.add_argument("--plot", type=Path, metavar="FILE", help="write an SVG as well")
+    parser.add_argument(
+        "--quick", action="store_true", help="one short round of few engines and workloads, in less than a minute"
+    )
+    parser.add_argument(
+        "--json", action="store_true", help="print one JSON result per line; `python -m bench.table` reads it"
+    )
+    parser.add_argument("--plot", type=Path, metavar="FILE", help="also write the results as an SVG")
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--seconds", type=float, default=1.2, help="length of each window (%(default)s)")
     parser.add_argument("--engines", nargs="+", metavar="NAME", choices=list(ENGINES))
     parser.add_argument("--workloads", nargs="+", metavar="NAME", choices=list(WORKLOADS))
-    parser.add_argument("--nginx", default="nginx", metavar="PATH", help="its program, where it is not on the PATH")
+    parser.add_argument("--nginx", default="nginx", metavar="PATH", help="the nginx program, if it is not on the PATH")
     return parser
 
 
 def main() -> int:
+    """Measure, and print the tables or the results."""
     arguments = options().parse_args()
     rounds, seconds = (1, 0.7) if arguments.quick else (arguments.rounds, arguments.seconds)
     engines = arguments.engines or [name for name in ENGINES if not (arguments.quick and name in (*OTHERS, STORED))]
@@ -145,7 +151,7 @@ def main() -> int:
             for number in range(rounds):
                 measured.round(setup, sources, number)
     except KeyboardInterrupt:
-        say("stopped; this is what was measured until then")
+        log("interrupted; the results are those measured so far")
     found = list(measured.results(where))
     print("\n".join(result.line() for result in found) if arguments.json else page(found))
     if arguments.plot:

@@ -1,7 +1,9 @@
-"""Whether open streams of events slow the ingest: `python -m bench.events [--streams N] [--rounds N] [--calls N]`.
+"""Measure whether open streams of events slow ingest down: `python -m bench.events [--streams N] [--rounds N] [--calls
+N]`.
 
-The same calls are drained by a running store server with no stream of `/v1/events` and with many, in turns. Each stream must get
-every call. The result is the ratio of each pair; the clients that read the streams share the machine's cores with the server.
+A running store server drains the same calls without a stream of `/v1/events` and with many, in turns. Each stream must
+receive every call. Prints the calls a second and the CPU of a call, and the ratio of each pair. The clients that read
+the streams share the machine's cores with the server.
 """
 
 import argparse
@@ -23,17 +25,17 @@ from store.datadir import open_data_dir
 from store.embedded.postgres import ensure_server
 
 PATIENCE = 120.0
-"""Seconds in which the streams must have got all events."""
+"""Seconds within which the streams must have received all events."""
 
 
 @dataclass(slots=True)
 class Streams:
-    """Clients of the streams, in a thread of their own."""
+    """Clients that read streams of events in a thread of their own."""
 
     port: int
     count: int
     received: list[int] = field(default_factory=list)
-    """Calls that each has got."""
+    """The number of calls that each client has received."""
 
     _connected: threading.Event = field(default_factory=threading.Event)
     _loop: asyncio.AbstractEventLoop | None = None
@@ -81,7 +83,7 @@ class Streams:
 
 @contextmanager
 def running_store() -> Iterator[tuple[RunningStore, int]]:
-    """A store server with an embedded Postgres and an API without tokens; and its port."""
+    """Start a store server with an embedded Postgres and an API without tokens; yield it and its port."""
     with tempfile.TemporaryDirectory(prefix="bench-") as name:
         data = open_data_dir(Path(name) / "data")
         Path(name).chmod(0o711)
@@ -94,7 +96,7 @@ def running_store() -> Iterator[tuple[RunningStore, int]]:
 
 @contextmanager
 def open_streams(port: int, count: int) -> Iterator[Streams]:
-    """Streams that are open inside of the block."""
+    """Keep this number of streams open inside the block."""
     streams = Streams(port, count)
     if not count:
         yield streams
@@ -131,7 +133,7 @@ def measure_pair(store: RunningStore, port: int, number: int, calls: int, stream
 
 
 def wait_until_caught_up(port: int) -> None:
-    """Wait until everything that follows the record has processed what is stored. Raises MeasurementFailed."""
+    """Wait until all consumers of the feed have processed what is stored. Raises MeasurementFailed."""
     for _ in range(12):
         connection = http.client.HTTPConnection("127.0.0.1", port, timeout=60)
         try:
@@ -144,7 +146,7 @@ def wait_until_caught_up(port: int) -> None:
 
 
 def wait_until_received(clients: Streams, calls: int) -> None:
-    """Wait until every stream has got every call. Raises MeasurementFailed."""
+    """Wait until every stream has received every call. Raises MeasurementFailed."""
     pause = threading.Event()
     for _ in range(int(PATIENCE / 0.05)):
         if all(count >= calls for count in clients.received):

@@ -1,4 +1,4 @@
-"""Reading processes, and saying what was found: rows, ratios of pairs, spread."""
+"""Read the CPU and memory of processes, and summarize and print the rows of a benchmark."""
 
 import json
 import os
@@ -17,30 +17,30 @@ PAGE = os.sysconf("SC_PAGE_SIZE")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Row:
-    """One engine under one workload, once."""
+    """The figures of one engine under one workload in one round."""
 
     engine: str
     workload: str
     unit: str
-    """What is counted: a call or an event."""
+    """What is counted, such as a call or an event."""
 
     round: int
     n: int
     per_s: float
     cpu_us: float | None = None
-    """User and system time of the worker for each unit. None where there is no worker."""
+    """User and system time of the worker for each unit; None where there is no worker."""
 
     mean_ms: float | None = None
     p50_ms: float | None = None
     p99_ms: float | None = None
     rss_mib: float | None = None
     detail: Mapping[str, float] | None = None
-    """What only this benchmark knows."""
+    """Further figures of this benchmark."""
 
 
 @dataclass(frozen=True, slots=True)
 class Spread:
-    """A median and the range of all that it is a median of."""
+    """A median and the range of its values."""
 
     median: float
     low: float
@@ -56,20 +56,20 @@ class Spread:
 
 
 def cpu(pid: int) -> float:
-    """Seconds of user and system time that a process has used, all its threads together, those that ended included."""
+    """Return the seconds of user and system time of a process, including threads that have ended."""
     # clock_getcpuclockid(3) of Linux: the process's own clock counts in nanoseconds, /proc/PID/stat in ticks of 10 ms.
     return time.clock_gettime(~pid << 3 | 2)
 
 
 def cpu_with_children(pid: int) -> float:
-    """The same for a process and all below it, those that have ended and were waited for included."""
+    """Return the same for a process and its descendants, including those that have ended and were waited for."""
     fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
     children_seconds = (int(fields[13]) + int(fields[14])) / TICK
     return cpu(pid) + children_seconds + sum(map(_while_it_lives, children(pid)))
 
 
 def _while_it_lives(child: int) -> float:
-    """Of one that has ended since it was listed, the parent will have counted it."""
+    """Return 0 for a process that has ended since it was listed: its parent has counted it."""
     try:
         return cpu_with_children(child)
     except OSError:
@@ -77,19 +77,19 @@ def _while_it_lives(child: int) -> float:
 
 
 def children(pid: int) -> list[int]:
-    """The processes that this one has started and that still run."""
+    """Return the running child processes of a process."""
     return [
         int(word) for task in Path(f"/proc/{pid}/task").iterdir() for word in (task / "children").read_text().split()
     ]
 
 
 def rss(pid: int) -> float:
-    """MiB of a process in memory."""
+    """Return the resident memory of a process in MiB."""
     return int(Path(f"/proc/{pid}/statm").read_text().split()[1]) * PAGE / (1 << 20)
 
 
 def quantile(ordered: Sequence[float], share: float) -> float:
-    """Of values in ascending order."""
+    """Return a quantile of values in ascending order."""
     return ordered[min(int(len(ordered) * share), len(ordered) - 1)]
 
 
@@ -97,7 +97,7 @@ FIELDS = ("per_s", "cpu_us", "mean_ms", "p50_ms", "p99_ms", "rss_mib")
 
 
 def summed_up(rows: Sequence[Row]) -> Iterator[dict[str, Any]]:
-    """The spread over the rounds of every figure, for each workload and engine."""
+    """Yield the spread of every figure over the rounds, by workload and engine."""
     for workload, engine in dict.fromkeys((row.workload, row.engine) for row in rows):
         found = [row for row in rows if (row.workload, row.engine) == (workload, engine)]
         for field in (*FIELDS, *(found[0].detail or ())):
@@ -117,7 +117,7 @@ def finish(
     *,
     as_json: bool,
 ) -> None:
-    """The end of every benchmark: the spread, what was compared, and the machine it was measured on."""
+    """Print the spreads, the comparisons and the machine: the end of every benchmark."""
     for line in summed_up(rows):
         if as_json:
             print_json(line)
@@ -132,14 +132,14 @@ def finish(
 
 
 def print_json(what: object) -> None:
-    """One line of JSON on stdout, at once."""
+    """Print one line of JSON and flush it."""
     data = asdict(what) if isinstance(what, Row) else what
     sys.stdout.write(json.dumps(data, default=asdict) + "\n")
     sys.stdout.flush()
 
 
 def machine() -> dict[str, object]:
-    """Where this was measured, and how busy it was."""
+    """Describe the machine and its load."""
     model = next((line for line in Path("/proc/cpuinfo").read_text().splitlines() if "model name" in line), ": unknown")
     return {
         "cpu": model.partition(": ")[2],

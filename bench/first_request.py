@@ -1,21 +1,24 @@
-"""What the first request of a replay waits for, beside later ones: `python -m bench.first_request [--against CHECKOUT]`.
+"""Compare the first request of a replay with later ones: `python -m bench.first_request [--against CHECKOUT]`.
 
-A `playhead up --mode replay` answers many small runs from its store, one after the other: the first request of a run loads it, and
-four more follow, the last of them on another connection. Small runs are loaded ahead, which the script waits for. CPU is that of the store server and of the worker, for each run loaded. With another
-checkout both run in turns.
+A `playhead up --mode replay` answers many small runs from its store, one after another: the first request of a run
+loads it, and four more follow, the last of them on another connection. Small runs are loaded ahead, which the script
+waits for. CPU is that of the store server and of the worker for each run loaded. With `--against`, both checkouts run
+in turns. Prints a row of medians for each figure, in groups:
 
-The rows `stored_…` are the same for runs of a `--database-url`: Playhead does not know who else writes to it, so the worker asks for
-each run whether it has changed since it was loaded.
+`stored_…` are runs of a `--database-url`: other programs may write to it, so the worker asks for each run whether it
+has changed since it was loaded.
 
-The rows `late_…` are of old runs, which do not fit into the memory of what is loaded ahead; `stored_late_…` are such runs of a
+`late_…` are old runs, which do not fit into the memory of what is loaded ahead; `stored_late_…` are such runs of a
 `--database-url`, and `tunnel_late_…` are such runs for clients with tunnels and TLS.
 
-The rows `ahead_…`, `large_…` and `created_…` are of clients with tunnels and TLS, as agents have: of runs that are loaded ahead, of runs
-of a thousand calls, and of replays created over REST, which are loaded at once. `stored_created_…` are such replays with a
-`--database-url`, and `forked_…` are forks created over REST, in mode auto, of which all requests are answered from the record.
+`ahead_…`, `large_…` and `created_…` are for clients with tunnels and TLS, which agents use: runs that are loaded ahead,
+runs of a thousand calls, and replays created over REST, which are loaded at once. `stored_created_…` are such replays
+with a `--database-url`, and `forked_…` are forks created over REST in mode auto, whose requests are all answered from
+the record.
 
-The rows `command_…` are of workers as `playhead replay FILE` starts them: the first request, over TLS and half a second after the
-worker is ready (an agent takes longer to start), beside one on a later connection and beside later ones on the same connection.
+`command_…` are workers as `playhead replay FILE` starts them: the first request, over TLS and half a second after the
+worker is ready (an agent takes longer to start), beside one on a later connection and later ones on the same
+connection.
 """
 
 import argparse
@@ -60,12 +63,14 @@ LARGE: Final = 1000
 """Calls of a large run."""
 
 LARGE_RUNS: Final = 4
-"""Large runs of a round: more do not fit into the memory of what is loaded ahead."""
+"""Large runs of a round. More do not fit into the memory of what is loaded ahead."""
 
 FILLING: Final = 2000
 FILLING_RUNS: Final = 5
 FILLING_FIRST: Final = 1_000_000
-"""Calls and number of runs, and the first one's name, that fill the memory of what is loaded ahead, because they are the newest ones."""
+"""The first of the newest runs, which fill the memory of what is loaded ahead; `FILLING` is the calls of each and
+`FILLING_RUNS` their number.
+"""
 
 LOADING_TIME: Final = 2.0
 """Seconds from when replays and forks are created until their agents ask."""
@@ -76,7 +81,7 @@ CASES: Final = ("up", "stored", "late", "tunnels", "created", "command")
 def write_runs(
     directory: Path, runs: int, profiles: Profiles, url: str = URL, *, calls: int = CALLS, first: int = 0
 ) -> list[Path]:
-    """Write the recordings of so many runs of five calls, or of as many as given."""
+    """Write recordings of five calls, or of as many as given, for this number of runs."""
     files = []
     for number in range(first, first + runs * (calls // CALLS), calls // CALLS):
         exchanges = [recorded_exchange(number, step) for step in range(calls)]
@@ -94,7 +99,7 @@ def write_runs(
 def replaying(
     checkout: Path, data: Path, files: list[Path], database: str | None = None, mode: str = "replay"
 ) -> Iterator[tuple[int, dict[str, int]]]:
-    """An `up` that answers from these runs in its store: the port of its proxy, and its processes."""
+    """Start an `up` that replays these runs from its store; yield the port of its proxy, and its processes."""
     environment = {**os.environ, "PYTHONPATH": str(checkout), "PLAYHEAD_DATA": str(data)}
     if database is not None:
         environment["PLAYHEAD_DATABASE_URL"] = database
@@ -119,7 +124,7 @@ def replaying(
 
 
 def await_rest(pid: int) -> None:
-    """Wait until a process hardly computes any more: what was imported is still followed up, and runs are loaded ahead."""
+    """Wait until a process uses hardly any CPU: consumers process what was imported, and runs are loaded ahead."""
     used, rests = cpu(pid), 0
     for _ in range(90):
         time.sleep(1)
@@ -138,7 +143,7 @@ def find_processes(parent: int) -> dict[str, int]:
 
 
 def ask(port: int, run: int) -> list[float]:
-    """Make the calls of one run, the last one on a connection of its own: the seconds of each."""
+    """Make the calls of one run, the last one on a connection of its own; return the seconds of each."""
     credentials = base64.b64encode(f"run-{run}:".encode()).decode()
     headers = {"Content-Type": "application/json", "Proxy-Authorization": f"Basic {credentials}"}
     seconds = []
@@ -205,7 +210,7 @@ def measure_command(side: Side, file: Path) -> dict[str, float]:
 
 
 def ask_tls(port: int, trusted: ssl.SSLContext, name: str, run: int, steps: Iterable[int]) -> list[float]:
-    """Make these calls of a run, under this name, on one connection through a tunnel: the milliseconds of each."""
+    """Make these calls of a run on one connection through a tunnel; return the milliseconds of each."""
     connection = http.client.HTTPSConnection("127.0.0.1", port, context=trusted)
     credentials = base64.b64encode(f"{name}:".encode()).decode()
     connection.set_tunnel("api.openai.test", 443, {"Proxy-Authorization": f"Basic {credentials}"})
@@ -223,7 +228,9 @@ def ask_tls(port: int, trusted: ssl.SSLContext, name: str, run: int, steps: Iter
 
 
 def measure_commands(checkouts: Mapping[str, Path], place: Path, rounds: int) -> dict[str, list[dict[str, float]]]:
-    """Measure workers of each checkout in turns. The first ones are not counted: they load the client's own TLS."""
+    """Measure workers of each checkout in turns. The first ones are not counted, because they load the client's own
+    TLS.
+    """
     (place / "command").mkdir()
     file, *_ = write_runs(place / "command", 1, load_profiles(None), TLS_URL)
     found: dict[str, list[dict[str, float]]] = {name: [] for name in checkouts}
@@ -246,9 +253,9 @@ def measure_rounds(
     has_url: bool = False,
     filling: Sequence[Path] = (),
 ) -> dict[str, list[dict[str, float]]]:
-    """Measure each checkout's `up` in turns, so many runs in each round.
+    """Measure each checkout's `up` in turns, with this number of runs in each round.
 
-    `has_url`: its database is one of `--database-url`. `filling`: newer runs, which are loaded ahead instead.
+    `has_url` gives it a `--database-url`. `filling` loads newer runs ahead instead of these.
     """
     found: dict[str, list[dict[str, float]]] = {name: [] for name in checkouts}
     for number in range(len(files) // runs):
@@ -266,7 +273,7 @@ def measure_rounds(
 def measure_tunnels(
     port: int, data: Path, runs: Mapping[str, Mapping[str, int]], *, warms: bool = True
 ) -> dict[str, float]:
-    """Ask for runs and replays through tunnels, by their kinds and names: the medians of each kind."""
+    """Request runs and replays through tunnels, by kind and name; return the medians of each kind."""
     trusted = ssl.create_default_context(cafile=data / "keys" / "ca.pem")
     if warms:
         # The certificate of the host is made, and the client's own code loaded.
@@ -286,7 +293,7 @@ def measure_tunnels(
 
 
 def create_replays(data: Path, runs: Mapping[str, int], *, are_forks: bool = False) -> dict[str, int]:
-    """Create a replay of each of these runs over REST, or a fork that answers all steps from the record: the run of each."""
+    """Create a replay of each run over REST, or a fork that answers all steps from the record; return their runs."""
     directory = open_data_dir(data)
     notice = directory.read_notice("up")
     if notice is None:
@@ -304,7 +311,7 @@ def create_replays(data: Path, runs: Mapping[str, int], *, are_forks: bool = Fal
 def measure_tunnel_rounds(
     checkouts: Mapping[str, Path], place: Path, runs: int, rounds: int
 ) -> dict[str, list[dict[str, float]]]:
-    """Measure what clients with tunnels wait for, each checkout in turns."""
+    """Measure the latencies of clients with tunnels, each checkout in turns."""
     profiles, half = load_profiles(None), runs // 2
     place.mkdir(mode=0o711)
     small = write_runs(place, rounds * runs + 1, profiles, TLS_URL)
@@ -328,7 +335,7 @@ def measure_tunnel_rounds(
 def measure_late_tunnel_rounds(
     checkouts: Mapping[str, Path], place: Path, runs: int, rounds: int
 ) -> dict[str, list[dict[str, float]]]:
-    """Measure what clients with tunnels wait for that ask for old runs, each checkout in turns."""
+    """Measure the latencies of clients with tunnels that request old runs, each checkout in turns."""
     profiles = load_profiles(None)
     place.mkdir(mode=0o711)
     old = write_runs(place, rounds * runs + 1, profiles, TLS_URL)
@@ -346,7 +353,7 @@ def measure_late_tunnel_rounds(
 def measure_created_rounds(
     checkouts: Mapping[str, Path], place: Path, runs: int, rounds: int
 ) -> dict[str, list[dict[str, float]]]:
-    """Measure replays with a `--database-url` and forks, which are created over REST, each checkout in turns."""
+    """Measure replays with a `--database-url`, and forks, created over REST, each checkout in turns."""
     place.mkdir(mode=0o711)
     files = write_runs(place, rounds * runs + 1, load_profiles(None), TLS_URL)
     found: dict[str, list[dict[str, float]]] = {name: [] for name in checkouts}
@@ -371,7 +378,7 @@ def measure_created_rounds(
 
 
 def add_prefix(prefix: str, costs: Mapping[str, list[dict[str, float]]]) -> dict[str, list[dict[str, float]]]:
-    """Name the rows of a case."""
+    """Prefix the names of the rows of a case."""
     return {
         side: [{f"{prefix}_{name}": value for name, value in one.items()} for one in of] for side, of in costs.items()
     }

@@ -1,8 +1,9 @@
-"""What TLS costs a worker for a new connection, part by part: `python -m bench.handshakes`.
+"""Measure what TLS costs a worker for a new connection, part by part: `python -m bench.handshakes`.
 
-Microseconds of CPU of one thread, the median of the rounds: the leaf and the context of a host that is new, and a handshake with a
-host that is known, both sides of it, by the number of session tickets that the server sends. The peer is mitmproxy: its store of
-certificates and the context that it uses for every client. nginx signs none, and takes part in `python -m bench.engines --workloads connect-known`.
+Prints the microseconds of CPU of one thread, as medians of the rounds: creating the certificate and the context of a
+new host, and a handshake with a known host, both sides of it, by the number of session tickets that the server sends.
+mitmproxy is compared with its own certificate store and with the context that it uses for every client. nginx creates
+no certificates; it is compared by `python -m bench.engines --workloads connect-known`.
 """
 
 import ssl
@@ -27,7 +28,7 @@ HOST: Final = "known.example"
 
 
 def measure(act: Callable[[int], object], first: int) -> Spread:
-    """Microseconds of CPU for each call of `act`, which is given numbers from `first` on."""
+    """Return the microseconds of CPU of each call of `act`, which gets numbers from `first` on."""
     rounds = []
     for number in range(ROUNDS):
         used = time.thread_time()
@@ -38,7 +39,7 @@ def measure(act: Callable[[int], object], first: int) -> Spread:
 
 
 def shake_hands(client: ssl.SSLContext, server: ssl.SSLContext) -> None:
-    """Make a whole handshake in memory."""
+    """Do a whole handshake in memory."""
     to_client, from_client, to_server, from_server = (ssl.MemoryBIO() for _ in range(4))
     sides = (
         client.wrap_bio(to_client, from_client, server_hostname=HOST),
@@ -55,7 +56,7 @@ def shake_hands(client: ssl.SSLContext, server: ssl.SSLContext) -> None:
 
 
 def shake_hands_with_mitmproxy(client: ssl.SSLContext, context: SSL.Context, entry: certs.CertStoreEntry) -> None:
-    """Make a whole handshake in memory, with a server side as mitmproxy makes it."""
+    """Do a whole handshake in memory, with mitmproxy's server side."""
     to_client, from_client = ssl.MemoryBIO(), ssl.MemoryBIO()
     side = client.wrap_bio(to_client, from_client, server_hostname=HOST)
     server = SSL.Connection(context)
@@ -77,7 +78,7 @@ def shake_hands_with_mitmproxy(client: ssl.SSLContext, context: SSL.Context, ent
 
 
 def measure_mitmproxy(directory: Path) -> None:
-    """Print what the same costs mitmproxy."""
+    """Print the same figures for mitmproxy."""
     store = certs.CertStore.from_store(directory, "mitmproxy", 2048)
 
     def certificate(host: str) -> certs.CertStoreEntry:

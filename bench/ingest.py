@@ -1,8 +1,8 @@
-"""What it costs to keep calls: `python -m bench.ingest [--quick] [--json] [--rounds N] [--calls N]`.
+"""Measure what it costs to store calls: `python -m bench.ingest [--quick] [--json] [--rounds N] [--calls N]`.
 
-A spool is filled first and given to a running store server whole: calls that reach Postgres a second, CPU of the store server and of
-Postgres for each, and what the tables, their toast and their indexes grew by. Small tool calls; conversations and agents of
-twenty turns, each of which repeats its history.
+A spool is filled first, and then given to a running store server. The workloads are small tool calls, and conversations
+and agents of twenty turns, each of which repeats its history. Prints the calls stored a second, the CPU of the store
+server and of Postgres for each call, and the growth of the tables, their TOAST tables and their indexes.
 """
 
 import argparse
@@ -29,7 +29,7 @@ WORKLOADS: Mapping[str, Callable[[int, int], Iterator[Sample]]] = MappingProxyTy
 )
 
 PATIENCE = 300.0
-"""Seconds in which a spool must have been drained."""
+"""Seconds within which a spool must be drained."""
 
 # Every table, its toast and its indexes; of partitions the leaves.
 SIZE = """
@@ -48,11 +48,11 @@ class RunningStore:
     dsn: str
 
     def read_cpu(self) -> tuple[float, float]:
-        """Seconds of CPU: the store server's, and those of Postgres with all its processes."""
+        """Return the seconds of CPU of the store server, and of all processes of Postgres."""
         return cpu(self.store_server), cpu_with_children(self.postgres)
 
     async def count_exchanges(self) -> tuple[int, int]:
-        """How many exchanges there are, and how many bytes everything takes."""
+        """Return the number of exchanges, and the bytes of all tables and indexes."""
         connection = await asyncpg.connect(self.dsn)
         try:
             return await connection.fetchval("SELECT count(*) FROM exchanges"), await connection.fetchval(SIZE)
@@ -61,8 +61,8 @@ class RunningStore:
 
 
 @contextmanager
-def keeping(place: Path | None = None) -> Iterator[RunningStore]:
-    """A store server with an embedded Postgres, over the data of `place`, or else in a directory that goes with it."""
+def run_store_server(place: Path | None = None) -> Iterator[RunningStore]:
+    """Start a store server with an embedded Postgres, over the data directory `place` or a temporary one."""
     with ExitStack() as stack:
         if place is None:
             place = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="bench-")))
@@ -77,7 +77,7 @@ def keeping(place: Path | None = None) -> Iterator[RunningStore]:
 
 
 async def measure(store: RunningStore, workload: str, number: int, calls: int) -> Row:
-    """Fill a spool, hand it over, wait until it is drained."""
+    """Fill a spool, give it to the store server, and wait until it is drained."""
     aside = store.data.root / f"filled-{workload}-{number}"
     count, raw = await fill(aside, WORKLOADS[workload](number * calls, calls))
     exchanges, size = await store.count_exchanges()
@@ -110,7 +110,7 @@ async def measure(store: RunningStore, workload: str, number: int, calls: int) -
 
 
 def _wait_until_drained(spool: Path) -> float:
-    """Wait until the store server has removed it; when."""
+    """Wait until the store server has removed the spool; return when."""
     deadline = time.monotonic() + PATIENCE
     while spool.exists():
         if time.monotonic() > deadline:
@@ -133,7 +133,7 @@ def main() -> None:
     rounds, calls = (2, 1000) if arguments.quick else (arguments.rounds, arguments.calls)
     rows: list[Row] = []
     began = machine()
-    with keeping() as store:
+    with run_store_server() as store:
         asyncio.run(measure(store, "small", 10**6, 200))  # the first batch makes partitions and opens connections
         for number in range(rounds):
             for workload in WORKLOADS:

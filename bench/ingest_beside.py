@@ -1,10 +1,13 @@
-"""What keeping a call costs, beside other checkouts: `python -m bench.ingest_beside CHECKOUT... [--rounds N] [--calls N] [--workloads agent] [--full DIR]`.
+"""Compare the cost of storing a call between checkouts: `python -m bench.ingest_beside CHECKOUT...`
 
-Each checkout, this one last, has a store server and a Postgres of its own, all at once; they are given the same spools in turns. CPU is that
-of a store server and its Postgres for a call: *drained* until the spool is empty, *followed* until sums, words and the watch of models
-have processed everything, too. With `--full`, this checkout has another store server, over the full tables that `bench.scale --data DIR`
-made, which keep what is stored. A ratio is that of the sums over all rounds, and what it was in single rounds. Another
-checkout needs no environment: it runs in this one, from its own modules.
+Further options are `[--rounds N] [--calls N] [--workloads agent] [--full DIR]`. Each checkout, this one last, has a
+store server and a Postgres of its own, and all run at once; they get the same spools in turns. With `--full`, this
+checkout has another store server over the full tables that `bench.scale --data DIR` made; it adds to them. Another
+checkout needs no environment: its modules run with this interpreter.
+
+Prints the CPU of a store server and its Postgres for a call, and the ratios: *drained* until the spool is empty,
+*followed* until the consumers for sums, words and the watch of models have processed everything, too. A ratio is that
+of the sums over all rounds, with its range over single rounds.
 """
 
 import argparse
@@ -26,7 +29,7 @@ MEASURE: Final = Path(__file__).resolve().parent / "ingest_turns.py"
 
 
 class Turns:
-    """A store server of a checkout that is given spools, over empty tables or those of a directory."""
+    """A store server of a checkout, with empty tables or those of a directory."""
 
     def __init__(self, checkout: Path, full: Path | None = None) -> None:
         self.name = checkout.name if full is None else "full tables"
@@ -38,7 +41,7 @@ class Turns:
         self._process = subprocess.Popen(command, stdin=pipe, stdout=pipe, cwd=checkout, env=environment, text=True)
 
     def measure(self, workload: str, number: int, calls: int) -> dict[str, Any]:
-        """Have a spool drained; microseconds of CPU for a call."""
+        """Have a spool drained, and return the microseconds of CPU of a call."""
         assert self._process.stdin
         assert self._process.stdout
         self._process.stdin.write(json.dumps([workload, self._first + number, calls]) + "\n")
@@ -49,14 +52,14 @@ class Turns:
         return found
 
     def close(self) -> None:
-        """End it; its directory goes with it."""
+        """Stop the store server; its temporary directory is deleted."""
         self._process.communicate(timeout=60)
 
 
 def compare(
     checkouts: Sequence[Path], workloads: Sequence[str], rounds: int, calls: int, full: Path | None
 ) -> list[dict[str, Any]]:
-    """Measure all in turns. The first round of each workload warms up."""
+    """Measure all checkouts in turns. The first round of each workload warms up."""
     rows: list[dict[str, Any]] = []
     with ExitStack() as stack:
         turns = []
@@ -76,7 +79,7 @@ def compare(
 
 
 def report(rows: Sequence[dict[str, Any]], workloads: Sequence[str]) -> list[dict[str, Any]]:
-    """The figures of each store server, and the ratio of the last one to it."""
+    """Return the figures of each store server, and the ratio of the last one to it."""
     names = sorted({row["checkout"]: None for row in rows}, key=HERE.name.__eq__)
     figures = []
     for workload in workloads:

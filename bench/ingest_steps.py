@@ -1,8 +1,10 @@
-"""Where the CPU of a stored call goes: `python -m bench.ingest_steps [--rounds N] [--calls N] [--workloads talk] [--json]`.
+"""Divide the CPU of a stored call by step: `python -m bench.ingest_steps [--rounds N] [--calls N] [--workloads talk]
+[--json]`.
 
-One process does what the store server does, one thing after the other: it drains a spool with the real ingester, then lets each part that
-follows the record process it. CPU of this process is divided by step, each without the steps within it; that of Postgres is told for
-each phase. What keeps a store server awake between batches is in neither. Each workload is measured in rounds, the first of which warms up.
+One process does the work of the store server in sequence: it drains a spool with the real ingester, and then each
+consumer of the feed processes what was stored. Prints the CPU of this process by step, without the steps nested in it,
+and that of Postgres by phase. What the store server computes between batches is not included. Each workload is measured
+in rounds, the first of which warms up.
 """
 
 import argparse
@@ -77,11 +79,11 @@ STEPS: Sequence[tuple[str, object, str]] = (
     ("words", store.search.index, "_rows_of_texts"),
     ("words", store.search.index, "_group_columns"),
 )
-"""Names of steps, and the functions that they are. One that this checkout does not have is left out."""
+"""The name of each step, and its functions. A function that this checkout does not have is left out."""
 
 
 class Clock:
-    """Adds up the CPU time of functions by step, each without the functions within it."""
+    """Adds up the CPU time of functions by step, without the steps nested in them."""
 
     def __init__(self) -> None:
         self.seconds: defaultdict[str, float] = defaultdict(float)
@@ -122,14 +124,14 @@ class Clock:
 
 
 def install(clock: Clock) -> None:
-    """Have the clock count every step."""
+    """Have the clock measure every step."""
     for step, owner, name in STEPS:
         if (function := getattr(owner, name, None)) is not None:
             setattr(owner, name, clock.wrap(step, function))
 
 
 class StoreUnderTest:
-    """A database, and what stores into it and follows."""
+    """A database, its ingester and the consumers of its feed."""
 
     def __init__(self, database: Database, postgres: int, place: Path) -> None:
         self._database = database
@@ -159,7 +161,7 @@ class StoreUnderTest:
         self._consumers = {one.name.partition("/")[0]: ConsumerRunner(database, one, self._signal) for one in consumers}
 
     async def measure(self, spool: Path, calls: int) -> dict[str, float]:
-        """Drain a copy of the spool and follow it; microseconds of CPU of a call, by step."""
+        """Drain a copy of the spool and process its feed; return the microseconds of CPU of a call, by step."""
         spools = self._place / f"drained-{uuid.uuid4().hex}"
         await asyncio.to_thread(shutil.copytree, spool, spools / spool.name)
         self._clock.seconds.clear()

@@ -1,19 +1,24 @@
-"""Drain spools in turns with others: a process of `bench.ingest_beside`, whose modules are those of the checkout on its path.
+"""Drain spools for `bench.ingest_beside`, with the modules of the checkout on PYTHONPATH.
 
-With a directory, over the data that `bench.scale --data` made there. A line of stdin is a workload, the number of the turn and how many calls; a line of stdout is what they cost.
+Its argument, if any, is a directory with the data that `bench.scale --data` made. Each line of stdin is JSON with a
+workload, the number of the turn and the number of calls; each line of stdout is JSON with their cost.
 """
 
 import asyncio
 import json
 import sys
+from importlib import import_module
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
 import asyncpg
 
+from bench import ingest
 from bench.figures import cpu, cpu_with_children
-from bench.fill_spool import fill
-from bench.ingest import WORKLOADS, keeping
+
+# Checkouts from before 27 November 2026 have it in `filled`.
+fill = import_module("bench.fill_spool" if find_spec("bench.fill_spool") else "bench.filled").fill
 
 PATIENCE = 300.0
 
@@ -29,9 +34,11 @@ WHERE feed_positions.transaction IS NULL OR feed_positions.transaction < newest
 async def measure(
     store: Any, connection: asyncpg.Connection, workload: str, number: int, calls: int
 ) -> dict[str, float]:
-    """Fill a spool, hand it over; CPU for a call until it is drained, and until all that follows is done."""
+    """Fill a spool and give it to the store server; return the CPU of a call until it is drained, and until the
+    consumers of the feed have processed it.
+    """
     aside: Path = store.data.root / f"filled-{workload}-{number}"
-    count, _ = await fill(aside, WORKLOADS[workload](number * 10_000, calls))
+    count, _ = await fill(aside, ingest.WORKLOADS[workload](number * 10_000, calls))
     # What the last turn has left to do is not counted in this one.
     await _wait_until_followed(connection)
     before = _cpu(store)
@@ -64,7 +71,7 @@ async def _wait_until_drained(spool: Path) -> None:
 
 
 async def _wait_until_followed(connection: asyncpg.Connection) -> None:
-    """Wait until everything that follows the record has processed it."""
+    """Wait until the consumers of the feed have processed everything."""
     if await connection.fetchval("SELECT to_regclass('feed')") is None:
         return
     async with asyncio.timeout(PATIENCE):
@@ -73,9 +80,10 @@ async def _wait_until_followed(connection: asyncpg.Connection) -> None:
 
 
 async def answer_lines() -> None:
-    """Answer one line after the other, until stdin ends."""
-    # The checkout's own `keeping` may know no directories.
-    with keeping(*map(Path, sys.argv[1:])) as store:
+    """Measure what each line of stdin says, until stdin is closed."""
+    # Before 27 November 2026 the function was named `keeping`, and before that it took no directory.
+    run_store_server = getattr(ingest, "run_store_server", None) or getattr(ingest, "keeping")  # noqa: B009
+    with run_store_server(*map(Path, sys.argv[1:])) as store:
         connection = await asyncpg.connect(store.dsn)
         while line := await asyncio.to_thread(sys.stdin.readline):
             print(json.dumps(await measure(store, connection, *json.loads(line))), flush=True)

@@ -1,10 +1,11 @@
-"""Judge the tables of ARCHITECTURE.md by the data of traced calls.
+"""Check the tables of ARCHITECTURE.md against the data flow of traced calls.
 
-A table names, in its second column, the files on the path of a call's data, in order, and in its third those that the path asks. A file
-is on the path if it hands data on: it gets data from one file and gives it to another, or it reads the data from, or writes it to, a
-socket, the spool or Postgres, or it makes the next form of the data (redacted bytes, exchange, call, row). A file that is asked is called
-with data, and only its result goes back to the file that called it, so a reader opens it only to know how. The trace holds a table to
-this: each file that handles data is in one of the two columns, and nothing but a file on the path calls one that is on the path.
+A table names, in its second column, the files on the path of a call's data, in order, and in its third column those
+that the path asks. A file is on the path if it hands data on: it gets data from one file and gives it to another, or it
+reads the data from, or writes it to, a socket, the spool or Postgres, or it makes the next form of the data (redacted
+bytes, exchange, call, row). A file that is asked is called with data, and only its result goes back to the file that
+called it, so a reader opens it only to learn how. The trace is compared with the table: each file that handles data
+must be in one of the two columns, and only a file on the path may call one that is on the path.
 """
 
 import json
@@ -16,23 +17,25 @@ from typing import Final
 
 ROOT: Final = Path(__file__).resolve().parent.parent
 TRACED: Final = ROOT / "bench" / "journeys.json"
-"""The flows of the journeys as they were last traced: for each file that handles data, those that call it and handle data, too."""
+"""The data flow of each journey when it was last traced: for each file that handles data, its callers that handle data,
+too.
+"""
 
 _NAMED: Final = re.compile(r"`((?:calls|store|replay|proxy|tests)/[\w./-]*)`")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Goal:
-    """A journey that ARCHITECTURE.md has a table of."""
+    """A journey with a table in ARCHITECTURE.md."""
 
     title: str
     """The heading of its section."""
 
     most: int
-    """How many files a reader may have to open."""
+    """The number of files that a reader may have to open."""
 
     continued_by: tuple[str, ...] = ()
-    """The journeys that this one goes on as. What they name need not be named again."""
+    """The journeys that continue this one. The files in their tables need not be named again."""
 
     is_traced: bool = True
 
@@ -70,7 +73,7 @@ def read_table(page: str, title: str) -> Table:
 
 
 def find_faults(table: Table, goal: Goal, flows: Flows, continued: Sequence[Table] = ()) -> Iterator[str]:
-    """Yield what is wrong with a table. `continued` has the tables of the journeys that this one goes on as."""
+    """Yield the faults of a table. `continued` are the tables of the journeys that continue this one."""
     if not 0 < len(table.path) <= goal.most:
         yield f"{goal.title}: its path has {len(table.path)} files; 1 to {goal.most} are allowed"
     for name in sorted({name for name in table.path if table.path.count(name) > 1}):
@@ -96,13 +99,13 @@ def is_reached(file: str, earlier: Sequence[str], flows: Flows) -> bool:
 
 
 def read_flows() -> Mapping[str, Flows]:
-    """The flows of each journey as they were last traced."""
+    """Return the data flow of each journey when it was last traced."""
     flows: Mapping[str, Flows] = json.loads(TRACED.read_text())
     return flows
 
 
 def judge_tables(root: Path, traced: Mapping[str, Flows]) -> Iterator[str]:
-    """Yield what is wrong with the tables of a checkout."""
+    """Yield the faults of all tables of a checkout."""
     page = (root / "ARCHITECTURE.md").read_text()
     for goal in GOALS:
         table = read_table(page, goal.title)
@@ -111,6 +114,6 @@ def judge_tables(root: Path, traced: Mapping[str, Flows]) -> Iterator[str]:
 
 
 def path_lengths(root: Path) -> Mapping[str, tuple[int, int]]:
-    """How many files the path of each journey has, and how many it may have."""
+    """Return the number of files on the path of each journey, and the number allowed."""
     page = (root / "ARCHITECTURE.md").read_text()
     return {goal.title: (len(read_table(page, goal.title).path), goal.most) for goal in GOALS}

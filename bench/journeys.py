@@ -1,4 +1,4 @@
-"""Follow a call through running processes: which functions run for it, and which of them handle what was said in it."""
+"""Trace a call through running processes: the functions that run for it, and those that handle its data."""
 
 import os
 import subprocess
@@ -15,13 +15,15 @@ from pathlib import Path
 from typing import Final
 
 QUIET: Final = 3.0
-"""Seconds after a call until its rows are written, and in which what runs anyway is seen."""
+"""Seconds after a call until its rows are written. In the same time, without a call, periodic work is traced."""
 
 PAUSE: Final = 0.2
-"""Seconds between the messages of a stream, so that each arrives alone."""
+"""Seconds between the messages of a stream, so that each arrives by itself."""
 
 MARKER: Final = "marigold"
-"""A word in the request and in the response of a traced call. What handles it handles the call's data."""
+"""A word in the request and in the response of a traced call. A function whose data contains it handles the call's
+data.
+"""
 
 TRACER: Final = """
 import os, sys, threading, time
@@ -117,7 +119,7 @@ def _start():
 os.register_at_fork(after_in_child=_start)
 _start()
 """
-"""Runs in every Python process of the traced checkout, as its `sitecustomize`."""
+"""The `sitecustomize` of every Python process of the traced checkout."""
 
 STREAM: Final = tuple(
     b"data: %s\n\n" % data
@@ -141,10 +143,10 @@ for text in texts:
     url = origin + "/v1/chat/completions"
     urllib.request.urlopen(urllib.request.Request(url, body, {"Content-Type": "application/json"})).read()
 """
-"""Asks for one answer for each word, and touches the files among them."""
+"""Makes one call for each word, and creates the files that begin and end a trace between them."""
 
 HOST: Final = "http://model.example.com"
-"""What the client asks; the settings say where that is."""
+"""The host that the client calls; the settings map it to the model server."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -160,14 +162,14 @@ class DataCall:
     """A call whose callee handles the data of the journey: it was given some, holds some or returns some."""
 
     caller: Function | None
-    """None: the event loop or a thread."""
+    """None if an event loop or a thread is the caller."""
 
     callee: Function
 
 
 @dataclass(frozen=True, slots=True)
 class Trace:
-    """What ran for one call, in all processes."""
+    """The functions that ran for one call, in all processes."""
 
     functions: frozenset[Function]
     data_calls: frozenset[DataCall]
@@ -177,7 +179,7 @@ class Trace:
         return {function.file for function in self.functions}
 
     def data_flows(self) -> dict[str, list[str]]:
-        """For each file that handles data, the files that call it and handle data, too."""
+        """Return, for each file that handles data, its callers that handle data, too."""
         handlers = {call.callee for call in self.data_calls}
         flows: defaultdict[str, set[str]] = defaultdict(set)
         for call in self.data_calls:
@@ -197,7 +199,7 @@ class Journey:
     trace: Trace
 
     def row(self, root: Path) -> str:
-        """Files, lines of these files, functions, and files that handle data."""
+        """Return the number of files, of their lines, of functions, and of files that handle data."""
         files = self.trace.files()
         lines = sum(len((root / file).read_text().splitlines()) for file in files)
         data = len(self.trace.data_flows())
@@ -205,7 +207,7 @@ class Journey:
 
 
 class Model(BaseHTTPRequestHandler):
-    """A model that streams."""
+    """A model server that streams."""
 
     def do_POST(self) -> None:
         """Answer any request with the same stream."""
@@ -231,7 +233,7 @@ class Bench:
     marks: int = 0
 
     def environment(self, **more: str) -> dict[str, str]:
-        """The environment of its processes."""
+        """Return the environment of its processes."""
         trace = {
             "PLAYHEAD_TRACE_ROOT": str(self.root),
             "PLAYHEAD_TRACE_OUT": str(self.scratch),
@@ -240,13 +242,13 @@ class Bench:
         return {**os.environ, "PYTHONPATH": str(self.scratch / "site"), **trace, **more}
 
     def next_mark(self) -> Path:
-        """The file whose making begins a trace, or ends it."""
+        """Return the file whose creation begins or ends a trace."""
         self.marks += 1
         return self.scratch / f"mark-{self.marks}"
 
     @contextmanager
     def tracing(self) -> Iterator[None]:
-        """Trace what runs meanwhile."""
+        """Trace what runs inside the block."""
         for _ in range(2):
             self.next_mark().touch()
             time.sleep(1)
@@ -283,7 +285,7 @@ class Bench:
 
     @contextmanager
     def up(self, *words: str) -> Iterator[str]:
-        """A running `playhead up`; its proxy."""
+        """Start `playhead up`; yield its proxy."""
         command = [str(self.root / "playhead"), "up", "--proxy-port", "0", "--api-port", "0", *words]
         env = self.environment(PLAYHEAD_DATA=str(self.scratch / "data"))
         with subprocess.Popen(command, env=env, cwd=self.scratch, stdout=subprocess.PIPE, text=True) as process:
@@ -295,14 +297,14 @@ class Bench:
                 process.terminate()
 
     def call(self, proxy: str, text: str, run: str) -> None:
-        """One streamed call through a proxy, under the name of a run."""
+        """Make one streamed call through a proxy, in a run."""
         address = proxy.replace("http://", f"http://{run}:x@")
         subprocess.run(
             [sys.executable, "-c", CLIENT, HOST, text], env={**os.environ, "http_proxy": address}, check=True
         )
 
     def trace_call(self, proxy: str, run: str, *texts: str) -> Trace:
-        """What runs for the last of some calls, and not while nothing happens."""
+        """Return what runs for the last of several calls and does not run without one."""
         *before, last = texts
         for text in before:
             self.call(proxy, text, run)

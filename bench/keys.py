@@ -1,7 +1,8 @@
-"""What becomes of real traffic, and what it costs: `python -m bench.keys [--quick] [--json] [--rounds N] [--show]`.
+"""Measure the keys of real traffic, and their cost: `python -m bench.keys [--quick] [--json] [--rounds N] [--show]`.
 
-Every exchange of the shared corpus is routed, keyed and derived; the answers that came as streams are judged by the official
-SDKs, as the tests do. Times are CPU of this process, the least of all rounds for each exchange, off any event loop.
+Every exchange of the shared corpus is routed, keyed and derived; streamed answers are compared with what the official
+SDKs make of them, as in the tests. Prints how much is understood, the repeated keys and the collisions among them, and
+the CPU of an exchange in this process, the least of all rounds, without an event loop.
 """
 
 import argparse
@@ -30,7 +31,7 @@ MEGABYTE = 1_000_000
 
 @dataclass(frozen=True, slots=True)
 class SeenExchange:
-    """One exchange of the corpus and what was made of it."""
+    """An exchange of the corpus, with its route, key and call."""
 
     cassette: str
     recorded: RecordedExchange
@@ -40,7 +41,7 @@ class SeenExchange:
 
     @property
     def size(self) -> int:
-        """Bytes of both bodies, as they crossed the wire."""
+        """Return the bytes of both bodies, as they were transferred."""
         return len(self.recorded.request_body) + len(self.recorded.response_body)
 
 
@@ -54,7 +55,7 @@ class Figure:
 
 
 def all_seen() -> list[SeenExchange]:
-    """The corpus, understood."""
+    """Route, key and derive every exchange of the corpus."""
     found = []
     for cassette in cassettes():
         for recorded in cassette.exchanges:
@@ -65,7 +66,7 @@ def all_seen() -> list[SeenExchange]:
 
 
 def count_understood(exchanges: Sequence[SeenExchange]) -> Iterator[Figure]:
-    """Routes, calls, streams that came to their end, and fields that nobody knows."""
+    """Count routes, calls, complete streams and unknown fields."""
     kinds = Counter(one.call.kind for one in exchanges)
     yield Figure("exchanges", len(exchanges), ", ".join(f"{count:,} {kind}" for kind, count in kinds.most_common()))
     models = [one for one in exchanges if one.call.kind == "model"]
@@ -97,7 +98,7 @@ def _has_unknown(one: SeenExchange) -> bool:
 
 
 def compare_with_sdks(exchanges: Sequence[SeenExchange]) -> Iterator[Figure]:
-    """The streams, beside what the official SDKs make of the same bytes, in pieces of random sizes."""
+    """Compare the streams with what the official SDKs make of the same bytes, in pieces of random sizes."""
     streams = [one for one in exchanges if one.call.streamed]
     verdicts = Counter(_verdict(one) for one in streams)
     yield Figure("streams", len(streams))
@@ -129,7 +130,7 @@ def _by_habits(judge: Callable[[str, RecordedExchange, Call], tuple[set[str], li
 
 
 def collisions(exchanges: Iterable[SeenExchange]) -> list[list[SeenExchange]]:
-    """Exchanges of one cassette under one key whose requests are not the same and whose answers are not either."""
+    """Return exchanges of a cassette with one key, but with different requests and different answers."""
     groups: defaultdict[tuple[str, str], list[SeenExchange]] = defaultdict(list)
     for one in exchanges:
         groups[one.cassette, one.call.key].append(one)
@@ -141,7 +142,7 @@ def collisions(exchanges: Iterable[SeenExchange]) -> list[list[SeenExchange]]:
 
 
 def count_repeats(exchanges: Sequence[SeenExchange], groups: Sequence[Sequence[SeenExchange]]) -> Iterator[Figure]:
-    """Keys, repeats, and collisions among them."""
+    """Count keys, repeats and collisions."""
     keys = Counter((one.cassette, one.call.key) for one in exchanges)
     yield Figure("keys, cassette by cassette", len(keys))
     yield Figure(
@@ -153,7 +154,7 @@ def count_repeats(exchanges: Sequence[SeenExchange], groups: Sequence[Sequence[S
 
 
 def time_keys(exchanges: Sequence[SeenExchange], rounds: int) -> Iterator[Figure]:
-    """CPU for the key alone, and for key and call."""
+    """Measure the CPU of making the key alone, and of making key and call."""
     gc.collect()
     gc.freeze()
     raw, key, both = _best(exchanges, rounds)
@@ -173,7 +174,7 @@ def _median(values: Sequence[float]) -> float:
 
 
 def _best(exchanges: Sequence[SeenExchange], rounds: int) -> tuple[list[float], list[float], list[float]]:
-    """Microseconds for each exchange: raw digest, key, key and call."""
+    """Return the microseconds of each exchange for the raw digest, the key, and key and call."""
     least = [[float("inf")] * len(exchanges) for _ in range(3)]
     clock = time.thread_time_ns
     for _ in range(rounds):
@@ -192,7 +193,7 @@ def _best(exchanges: Sequence[SeenExchange], rounds: int) -> tuple[list[float], 
 
 
 def show_collisions(groups: Sequence[Sequence[SeenExchange]]) -> Iterator[str]:
-    """Each collision: where, and what the requests differ in."""
+    """Print where each collision is, and in what the requests differ."""
     for group in groups:
         yield f"{group[0].cassette}: {group[0].recorded.method} {group[0].recorded.url[:100]}"
         first = group[0].call.request

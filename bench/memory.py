@@ -1,8 +1,8 @@
-"""What large and hostile bodies do to the memory of our processes, and to others meanwhile: `python -m bench.memory LOAD…`.
+"""Measure how large and hostile bodies affect the memory of Playhead's processes and the latency of other clients:
+`python -m bench.memory LOAD…`.
 
-Each load runs against a `playhead up` of its own. Told are the most memory that the proxy worker, the store server and its
-helper processes had resident, what they have when they rest, and the longest time in which another client, or the API,
-got no answer.
+Each load runs against a `playhead up` of its own. Prints the peak resident memory of the proxy worker, the store server
+and its helper processes, their memory at rest, and the longest time in which another client, or the API, got no answer.
 """
 
 import argparse
@@ -52,7 +52,7 @@ def _brotli(opened: int) -> bytes:
 
 
 def _deflated_message(opened: int) -> bytes:
-    """A WebSocket frame of the server with permessage-deflate."""
+    """Return a WebSocket frame from the server with permessage-deflate."""
     deflater = zlib.compressobj(9, zlib.DEFLATED, -15)
     data = b"".join(deflater.compress(b"a" * MB) for _ in range(opened // MB)) + deflater.flush(zlib.Z_SYNC_FLUSH)
     data = data[:-4]
@@ -61,7 +61,7 @@ def _deflated_message(opened: int) -> bytes:
 
 @dataclass
 class _Upstream:
-    """Answers by path."""
+    """An upstream whose answer depends on the path."""
 
     port: int = 0
     cache: dict[str, bytes] = field(default_factory=dict)
@@ -97,7 +97,7 @@ class _Upstream:
         await writer.drain()
 
     def body(self, path: str) -> tuple[bytes, bytes]:
-        """A body and more headers, made once."""
+        """Return a body and its additional headers, generated once."""
         kinds: dict[str, Callable[[], tuple[bytes, bytes]]] = {
             "/keys": lambda: (_keys(10**6), b""),
             "/text": lambda: (_text(5 * MB), b""),
@@ -130,7 +130,7 @@ class _Upstream:
 
 @dataclass
 class Processes:
-    """The memory of `playhead up`'s processes, looked at again and again."""
+    """The memory of the processes of `playhead up`, sampled repeatedly."""
 
     root: int
     peaks: dict[str, int] = field(default_factory=dict)
@@ -168,8 +168,8 @@ class Processes:
 
 
 @dataclass
-class Stand:
-    """One running `playhead up` under load."""
+class LoadedUp:
+    """A `playhead up` under load."""
 
     proxy: int
     api: str
@@ -178,7 +178,7 @@ class Stand:
     pauses: dict[str, float] = field(default_factory=dict)
 
     async def ask(self, path: str, run: str, read: bool = True) -> int:
-        """Ask the upstream through the proxy; how many bytes came."""
+        """Call the upstream through the proxy; return the number of bytes received."""
         reader, writer = await asyncio.open_connection("127.0.0.1", self.proxy)
         try:
             body = b'{"model":"m","messages":[]}'
@@ -195,7 +195,7 @@ class Stand:
             writer.close()
 
     async def get(self, path: str) -> bytes:
-        """Ask the API."""
+        """Call the API."""
         parts = urlsplit(self.api)
         reader, writer = await asyncio.open_connection(parts.hostname, parts.port)
         try:
@@ -209,7 +209,7 @@ class Stand:
         return f"GET {path} HTTP/1.1\r\nhost: 127.0.0.1\r\n{authorization}connection: close\r\n\r\n".encode()
 
     async def wait_until_stored(self, run: str, seconds: float = 240) -> float:
-        """Wait until everything of a run is stored; how long that took."""
+        """Wait until everything of a run is stored; return the seconds."""
         begin = time.monotonic()
         while time.monotonic() - begin < seconds:
             answer = await self.get(f"/v1/runs/{run}/calls?settled=true&limit=1")
@@ -218,8 +218,8 @@ class Stand:
             await asyncio.sleep(0.2)
         return time.monotonic() - begin
 
-    async def bystand(self, name: str, act: Callable[[], Awaitable[object]]) -> None:
-        """Do something small again and again; the longest that it took."""
+    async def measure_bystander(self, name: str, act: Callable[[], Awaitable[object]]) -> None:
+        """Make a small request repeatedly, and note the longest time that it took."""
         while True:
             begin = time.monotonic()
             with suppress(OSError, asyncio.IncompleteReadError):
@@ -228,45 +228,45 @@ class Stand:
             await asyncio.sleep(0.05)
 
 
-async def sse(stand: Stand) -> None:
+async def sse(loaded: LoadedUp) -> None:
     """Streams of 30 MB, eight at once."""
-    await asyncio.gather(*(stand.ask(f"/sse/{n}", "sse") for n in range(STREAMS)))
-    await _visible(stand)
-    print(f"  stored after {await stand.wait_until_stored('sse'):.1f} s")
+    await asyncio.gather(*(loaded.ask(f"/sse/{n}", "sse") for n in range(STREAMS)))
+    await _visible(loaded)
+    print(f"  stored after {await loaded.wait_until_stored('sse'):.1f} s")
 
 
-async def keys(stand: Stand) -> None:
+async def keys(loaded: LoadedUp) -> None:
     """An answer of 13 MB with a million names."""
-    await stand.ask("/keys", "keys")
-    await _visible(stand)
-    print(f"  stored after {await stand.wait_until_stored('keys'):.1f} s")
+    await loaded.ask("/keys", "keys")
+    await _visible(loaded)
+    print(f"  stored after {await loaded.wait_until_stored('keys'):.1f} s")
 
 
-async def _visible(stand: Stand) -> None:
+async def _visible(loaded: LoadedUp) -> None:
     begin = time.monotonic()
-    await stand.ask("/small", "after")
-    while b'"calls":1' not in await stand.get("/v1/runs/after"):  # noqa: ASYNC110 - it is another process
+    await loaded.ask("/small", "after")
+    while b'"calls":1' not in await loaded.get("/v1/runs/after"):  # noqa: ASYNC110 - it is another process
         await asyncio.sleep(0.02)
     print(f"  a small exchange that came after it was visible after {time.monotonic() - begin:.2f} s")
 
 
-async def readers(stand: Stand) -> None:
+async def readers(loaded: LoadedUp) -> None:
     """500 clients of the API that ask for 5 MB and stop reading."""
-    await stand.ask("/text", "text")
-    await stand.wait_until_stored("text")
-    answer = await stand.get("/v1/runs/text/calls?limit=1")
+    await loaded.ask("/text", "text")
+    await loaded.wait_until_stored("text")
+    answer = await loaded.get("/v1/runs/text/calls?limit=1")
     call = _body(answer)
     name = call["items"][0]["id"]
     for path in (f"/v1/exchanges/{name}/response", f"/v1/calls/{name}", "/v1/runs/text/bundle"):
-        parts = urlsplit(stand.api)
+        parts = urlsplit(loaded.api)
         writers = []
         for _ in range(500):
             _, writer = await asyncio.open_connection(parts.hostname, parts.port, limit=1024)
-            writer.write(stand.request(path))
+            writer.write(loaded.request(path))
             writers.append(writer)
         await asyncio.sleep(3)
         begin = time.monotonic()
-        whole = await stand.get(path)
+        whole = await loaded.get(path)
         print(
             f"  {path.split('/')[-1][:12]}: another reader had its {len(whole)} bytes after {time.monotonic() - begin:.2f} s"
         )
@@ -288,33 +288,33 @@ def _body(answer: bytes) -> dict:  # type: ignore[type-arg]
     return found
 
 
-async def lists(stand: Stand) -> None:
+async def lists(loaded: LoadedUp) -> None:
     """A list of five calls with answers of 5 MB."""
     for n in range(5):
-        await stand.ask(f"/text/{n}", "text")
-    await stand.wait_until_stored("text")
+        await loaded.ask(f"/text/{n}", "text")
+    await loaded.wait_until_stored("text")
     begin = time.monotonic()
-    answer = await stand.get("/v1/calls?limit=5")
+    answer = await loaded.get("/v1/calls?limit=5")
     print(f"  calls?limit=5: {len(answer)} bytes in {time.monotonic() - begin:.2f} s")
     begin = time.monotonic()
-    answer = await stand.get("/v1/calls?limit=5&fields=*")
+    answer = await loaded.get("/v1/calls?limit=5&fields=*")
     print(f"  calls?limit=5&fields=*: {len(answer)} bytes in {time.monotonic() - begin:.2f} s")
 
 
-async def brotli(stand: Stand) -> None:
-    """An answer of 1 KB in brotli that opens to 1 GiB."""
-    print(f"  {await stand.ask('/brotli', 'bomb')} bytes came")
-    await stand.wait_until_stored("bomb")
+async def brotli(loaded: LoadedUp) -> None:
+    """An answer of 1 KB in brotli that decompresses to 1 GiB."""
+    print(f"  {await loaded.ask('/brotli', 'bomb')} bytes came")
+    await loaded.wait_until_stored("bomb")
 
 
-async def serve_gzip_bomb(stand: Stand) -> None:
-    """An answer in gzip that opens to 640 MiB."""
-    print(f"  {await stand.ask('/gzip', 'bomb')} bytes came")
-    await stand.wait_until_stored("bomb")
+async def serve_gzip_bomb(loaded: LoadedUp) -> None:
+    """An answer in gzip that decompresses to 640 MiB."""
+    print(f"  {await loaded.ask('/gzip', 'bomb')} bytes came")
+    await loaded.wait_until_stored("bomb")
 
 
-async def _websocket(stand: Stand, path: str, total: int) -> int:
-    reader, writer = await asyncio.open_connection("127.0.0.1", stand.proxy)
+async def _websocket(loaded: LoadedUp, path: str, total: int) -> int:
+    reader, writer = await asyncio.open_connection("127.0.0.1", loaded.proxy)
     writer.write(
         f"GET http://{HOST}{path} HTTP/1.1\r\nhost: {HOST}\r\nx-playhead-run: socket\r\nupgrade: websocket\r\n"
         "connection: upgrade\r\nsec-websocket-version: 13\r\nsec-websocket-key: AQIDBAUGBwgJCgsMDQ4PEA==\r\n"
@@ -329,22 +329,22 @@ async def _websocket(stand: Stand, path: str, total: int) -> int:
     return size
 
 
-async def websocket(stand: Stand) -> None:
-    """A WebSocket message of 1 MB that opens to 1 GiB."""
-    print(f"  {await _websocket(stand, '/ws/bomb', 1 << 20)} bytes came")
+async def websocket(loaded: LoadedUp) -> None:
+    """A WebSocket message of 1 MB that decompresses to 1 GiB."""
+    print(f"  {await _websocket(loaded, '/ws/bomb', 1 << 20)} bytes came")
 
 
-async def pings(stand: Stand) -> None:
+async def pings(loaded: LoadedUp) -> None:
     """200,000 pings of a WebSocket server."""
-    print(f"  {await _websocket(stand, '/ws/pings', 1_200_000)} bytes came")
+    print(f"  {await _websocket(loaded, '/ws/pings', 1_200_000)} bytes came")
 
 
 LOADS = {one.__name__: one for one in (sse, keys, readers, lists, brotli, serve_gzip_bomb, websocket, pings)}
 
 
 @asynccontextmanager
-async def standing(flags: list[str]) -> AsyncIterator[tuple[Stand, int]]:
-    """A `playhead up` before an upstream of ours."""
+async def start_loaded_up(flags: list[str]) -> AsyncIterator[tuple[LoadedUp, int]]:
+    """Start a `playhead up` in front of an upstream of this process."""
     upstream = _Upstream()
     server = await asyncio.start_server(upstream.serve, "127.0.0.1", 0)
     with tempfile.TemporaryDirectory(ignore_cleanup_errors=True, delete="KEEP" not in os.environ) as place:
@@ -361,7 +361,7 @@ async def standing(flags: list[str]) -> AsyncIterator[tuple[Stand, int]]:
         ready = dict(word.split("=", 1) for word in line.split()[1:])
         token = Path(ready["token"]).read_text().strip() if "token" in ready else ""  # noqa: ASYNC240 - one line
         try:
-            yield Stand(urlsplit(ready["proxy"]).port or 0, ready["api"], token, upstream), process.pid
+            yield LoadedUp(urlsplit(ready["proxy"]).port or 0, ready["api"], token, upstream), process.pid
         finally:
             process.terminate()
             await process.wait()
@@ -370,35 +370,35 @@ async def standing(flags: list[str]) -> AsyncIterator[tuple[Stand, int]]:
 
 async def _measure_workload(name: str, flags: list[str]) -> None:
     print(f"{name}: {LOADS[name].__doc__}", flush=True)
-    async with standing(flags) as (stand, pid):
-        # Made before anything is measured: to make them takes this process longer than the load does.
+    async with start_loaded_up(flags) as (loaded, pid):
+        # Generated before measuring: generating takes this process longer than the load itself.
         if name == "websocket":
-            stand.upstream.cache["/ws/bomb"] = _deflated_message(1 << 30)
-        for path in {"brotli": ["/brotli"], "gzipped": ["/gzip"]}.get(name, []):
-            stand.upstream.body(path)
-        await stand.ask("/small", "warm")
-        await stand.wait_until_stored("warm")
+            loaded.upstream.cache["/ws/bomb"] = _deflated_message(1 << 30)
+        for path in {"brotli": ["/brotli"], "serve_gzip_bomb": ["/gzip"]}.get(name, []):
+            loaded.upstream.body(path)
+        await loaded.ask("/small", "warm")
+        await loaded.wait_until_stored("warm")
         processes = Processes(pid)
         processes.look()
         print("  before:", _format_sizes(processes.now))
         async with asyncio.TaskGroup() as group:
             beside = [
                 group.create_task(processes.watch()),
-                group.create_task(stand.bystand("proxy", lambda: stand.ask("/small", "beside"))),
-                group.create_task(stand.bystand("API", lambda: stand.get("/healthz"))),
+                group.create_task(loaded.measure_bystander("proxy", lambda: loaded.ask("/small", "beside"))),
+                group.create_task(loaded.measure_bystander("API", lambda: loaded.get("/healthz"))),
             ]
             begin = time.monotonic()
-            await LOADS[name](stand)
+            await LOADS[name](loaded)
             print(f"  took {time.monotonic() - begin:.1f} s; most: {_format_sizes(processes.peaks)}")
             await asyncio.sleep(3)
             for task in beside:
                 task.cancel()
-            counted = (await stand.get("/metrics")).decode().splitlines()
+            counted = (await loaded.get("/metrics")).decode().splitlines()
             print("  counted:", *(one[16:] for one in counted if "_large_total " in one or "_underived_total " in one))
         print(f"  at rest: {_format_sizes(processes.now)}")
         print(
             "  longest wait of others:",
-            ", ".join(f"{who} {took:.2f} s" for who, took in stand.pauses.items()),
+            ", ".join(f"{who} {took:.2f} s" for who, took in loaded.pauses.items()),
             flush=True,
         )
 
@@ -409,7 +409,7 @@ def _format_sizes(sizes: dict[str, int]) -> str:
 
 def main() -> None:
     parser = argparse.ArgumentParser(prog="python -m bench.memory", description=__doc__)
-    parser.add_argument("loads", nargs="*", choices=[*LOADS, []], help="which; all of them where none is named")
+    parser.add_argument("loads", nargs="*", choices=[*LOADS, []], help="the loads to run; by default all")
     parser.add_argument("--engine", default="lane", choices=("lane", "mitmproxy"))
     arguments = parser.parse_args()
     for name in arguments.loads or LOADS:

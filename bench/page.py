@@ -1,10 +1,10 @@
-"""Measure the web page in a real browser: first paint of the list, a run of 500 calls, a body of 5 MB.
+"""Measure the web page in Chromium: the first paint of the list, a run of 500 calls, and a body of 5 MB.
 
     python -m bench.page [--runs 10000]
 
-Prints the median of five visits of each, in milliseconds since the navigation began: the first paint of anything, and when the content was shown (the
-rows of the list, the bars of the run, the text of the call), which is what a reader calls the first paint. Then the longest task of the page's thread,
-and how far things moved (cumulative layout shift). The browser has the page's files from a visit before.
+Prints the median of five visits of each, in milliseconds since the navigation began: the first paint of anything, and
+the time when the content was shown (the rows of the list, the bars of the run, the text of the call). Then the longest
+task of the page's thread, and the cumulative layout shift. The browser has cached the page's files.
 """
 
 import argparse
@@ -49,7 +49,7 @@ new MutationObserver(() => {
 
 
 def long_run(run: str, calls: int) -> list[Exchange]:
-    """Return a run of so many calls: a model and a tool in turns, in conversations of twenty."""
+    """Return a run of this many calls: a model and a tool alternate, in conversations of twenty."""
     exchanges: list[Exchange] = []
     at = NOON
     while len(exchanges) < calls:
@@ -64,7 +64,7 @@ def long_run(run: str, calls: int) -> list[Exchange]:
 
 
 async def fill(server: PageServer, runs: int) -> dict[str, str]:
-    """Record what is looked at; return the address of each page by its name."""
+    """Record the runs that are shown; return the address of each page by its name."""
     writer = BatchWriter(server.database, profile=PROFILES.digest, signal=server.house.signal)
     agent = Agent("many-0", NOON)
     agent.user("Hello.")
@@ -103,7 +103,7 @@ READY: Final = {
 
 
 async def measure(visitor: Visitor, path: str) -> tuple[float, float, float, float]:
-    """Return the first paint, when the content was shown, the longest task, and the layout shift."""
+    """Return the first paint, the time when the content was shown, the longest task, and the layout shift."""
     ready = next(selector for prefix, selector in reversed(READY.items()) if path.startswith(prefix))
     page = await visitor.open("/?project=nothing", ready=".empty")
     await page.context.add_init_script(f"window.READY = {json.dumps(ready)};{WATCH}")
@@ -138,7 +138,7 @@ def _row(values: Sequence[float]) -> str:
 
 
 def main() -> None:
-    """Measure."""
+    """Measure, and print the table."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--runs", type=int, default=10_000)
     options = parser.parse_args()

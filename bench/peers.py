@@ -1,6 +1,7 @@
-"""Other programs' engines, each started in front of the setup's upstream: nginx, mitmdump, Hoverfly, timefork.
+"""Start other tools in front of the benchmark's upstream: nginx, mitmdump, Hoverfly and timefork.
 
-None of them is needed: one that is not at hand is `Absent`, and its rows say so. nginx need not be installed:
+All are optional: one that is not installed raises `Absent`, and the results say so. nginx can be used without
+installing it:
 
     apt-get download nginx && dpkg -x nginx_*.deb nginx    # then --nginx nginx/usr/sbin/nginx
 """
@@ -43,12 +44,12 @@ START_WITHIN: Final = 60.0
 
 
 class Absent(MeasurementFailed):
-    """A program that is not on this machine, or cannot be brought here."""
+    """A program is not on this machine and cannot be installed."""
 
 
 @contextmanager
 def nginx(setup: BenchSetup, binary: str) -> Iterator[Worker]:
-    """A reverse proxy with TLS on both sides that records nothing, as one process."""
+    """Start nginx as a reverse proxy with TLS on both sides that records nothing, as one process."""
     directory = setup.directory / "nginx"
     directory.mkdir()
     port, config = free(), directory / "nginx.conf"
@@ -60,7 +61,7 @@ def nginx(setup: BenchSetup, binary: str) -> Iterator[Worker]:
 
 @contextmanager
 def mitmdump(setup: BenchSetup, *more: str, name: str = "mitmdump") -> Iterator[Worker]:
-    """mitmproxy's own program, with `more` options. It contacts whom CONNECT names."""
+    """Start mitmdump with further options. It connects to the host and port that CONNECT names."""
     port, directory = free(), setup.directory
     line = [
         find_program(str(Path(sys.executable).parent / "mitmdump")),
@@ -79,7 +80,9 @@ def mitmdump(setup: BenchSetup, *more: str, name: str = "mitmdump") -> Iterator[
 
 @contextmanager
 def hoverfly(setup: BenchSetup) -> Iterator[Worker]:
-    """Hoverfly in capture mode. Its own CA is built into it; whether it is trusted changes nothing that is measured."""
+    """Start Hoverfly in capture mode. Its own CA is built in; the client does not verify it, which does not affect the
+    figures.
+    """
     port = free()
     line = [find_program("hoverfly"), "-capture", "-pp", str(port), "-ap", str(free()), "-tls-verification=false"]
     with server(line, port) as pid:
@@ -89,7 +92,7 @@ def hoverfly(setup: BenchSetup) -> Iterator[Worker]:
 
 @contextmanager
 def timefork(setup: BenchSetup) -> Iterator[Worker]:
-    """timefork as a base URL over plain HTTP, which is what it speaks to clients; TLS to the upstream."""
+    """Start timefork as a base URL. It accepts clients over plain HTTP only, and uses TLS to the upstream."""
     directory, port = setup.directory / "timefork", free()
     directory.mkdir()
     env = dict(os.environ) | {"TIMEFORK_UPSTREAM_OPENAI": f"https://localhost:{setup.port}", "SSL_CERT_FILE": setup.ca}
@@ -99,7 +102,7 @@ def timefork(setup: BenchSetup) -> Iterator[Worker]:
 
 
 def _timefork() -> Path:
-    """Its program, in an environment of its own that is made once and kept."""
+    """Return timefork's program, in a virtual environment that is created once and kept."""
     caches = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
     place = caches / "playhead-bench" / TIMEFORK
     program = place / "bin" / "timefork"
@@ -118,7 +121,7 @@ def _timefork() -> Path:
 
 
 def find_program(program: str) -> str:
-    """Where a program is. Raises Absent."""
+    """Return the path of a program. Raises Absent."""
     path = shutil.which(program)
     if path is None:
         raise Absent(f"{Path(program).name} is not on the PATH")
@@ -129,7 +132,7 @@ def find_program(program: str) -> str:
 def server(
     line: Sequence[str], port: int, *, cwd: Path | None = None, env: Mapping[str, str] | None = None
 ) -> Iterator[int]:
-    """A program that answers on that port; its process."""
+    """Start a program and wait until it answers on a port; yield its process id."""
     began = time.perf_counter()
     process = subprocess.Popen(line, cwd=cwd, env=env, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
     try:
@@ -148,7 +151,7 @@ def server(
 
 
 def _answers(port: int) -> bool:
-    """Whether it says anything: some listen before they are ready."""
+    """Whether it answers a request: some programs listen before they are ready."""
     try:
         with socket.create_connection(("127.0.0.1", port), 1) as connection:
             connection.sendall(b"GET / HTTP/1.0\r\n\r\n")
@@ -158,6 +161,6 @@ def _answers(port: int) -> bool:
 
 
 def free() -> int:
-    """A port that nobody listens on."""
+    """Return a port on which nothing listens."""
     with socket.create_server(("127.0.0.1", 0)) as listener:
         return int(listener.getsockname()[1])

@@ -1,7 +1,8 @@
-"""The figures as a picture: an SVG that needs nothing to be drawn, readable on light and on dark.
+"""Draw the results of `bench.engines` as a self-contained SVG for light and dark backgrounds.
 
-One panel for each workload, one line for each engine: its median as a dot, its rounds' range as a bar. The scale is
-logarithmic, because the engines lie two orders of magnitude apart, and says so; lengths mean nothing on it, so there are none.
+There is one panel for each workload and one line for each engine: its median as a dot, the range of its rounds as a
+bar. The scale is logarithmic, because the engines differ by two orders of magnitude; therefore bars do not begin at an
+axis.
 """
 
 import math
@@ -27,7 +28,7 @@ text{fill:#1f2328;font:12px system-ui,sans-serif}.back{fill:#fff}.grid{stroke:#d
 
 
 def plot(results: Sequence[Result]) -> str:
-    """CPU for each unit, workload by workload."""
+    """Return an SVG of the CPU of each unit, by workload."""
     known = {
         (result.engine, result.workload): spread
         for result in results
@@ -57,20 +58,20 @@ def _title() -> str:
 
 
 class Scale:
-    """Where a figure stands: powers of ten at equal distances, from the one below the least to the one above the most."""
+    """A logarithmic scale, from the power of ten below the least value to the one above the greatest."""
 
     def __init__(self, low: int, high: int) -> None:
         self.decades = range(low, high + 1)
 
     @classmethod
     def of(cls, values: Sequence[float]) -> "Scale":
-        """One that holds all of them."""
+        """Return a scale for all of the values."""
         positive = [value for value in values if value > 0] or [1.0]
         low = math.floor(math.log10(min(positive)))
         return cls(low, max(math.ceil(math.log10(max(positive))), low + 1))
 
     def x(self, value: float) -> float:
-        """Nothing is left of the axis: what is less than its least stands there."""
+        """Return the position of a value. Values below the scale are at its beginning."""
         first, last = self.decades[0], self.decades[-1]
         share = (math.log10(max(value, 10.0**first)) - first) / (last - first)
         return LEFT + (WIDTH - LEFT - RIGHT) * share
@@ -79,7 +80,9 @@ class Scale:
 def _panel(workload: str, lines: Sequence[tuple[str, Spread]], scale: Scale, y: float) -> str:
     bottom = y + HEAD + LINE * len(lines)
     kind = WORKLOADS[workload]
-    head = _text(16, y + 12, workload, "head") + _text(LEFT, y + 12, f"for each {kind.unit}: {kind.says}", "soft")
+    head = _text(16, y + 12, workload, "head") + _text(
+        LEFT, y + 12, f"for each {kind.unit}: {kind.description}", "soft"
+    )
     return head + "".join([*_grid(scale, y + HEAD - 8, bottom - 4), *_lines(lines, scale, y + HEAD)])
 
 

@@ -1,7 +1,9 @@
-"""What tamper evidence adds to ingest: `python -m bench.proof [--rounds N] [--calls N] [--workloads agent] [--json]`.
+"""Measure what tamper evidence adds to ingest: `python -m bench.proof [--rounds N] [--calls N] [--workloads agent]
+[--json]`.
 
-The same spools are drained by an ingester with chains and by one without, in turns, each into a database of its own on one Postgres. CPU is
-that of this process and of Postgres together, from the spool to the committed rows; signing checkpoints is included.
+The same spools are drained by an ingester with chains and by one without, in turns, each into a database of its own on
+one Postgres. Prints the CPU of this process and Postgres for a call, from the spool to the committed rows and including
+the signing of checkpoints, and the ratio.
 """
 
 import argparse
@@ -38,7 +40,7 @@ BOOTSTRAP = 4000
 
 
 async def measure(spool: Path, database: Database, postgres: int, checkpoints: Path) -> float:
-    """Drain a copy of a spool; microseconds of CPU of a call."""
+    """Drain a copy of a spool; return the microseconds of CPU of a call."""
     spools = spool.parent / f"drained-{uuid.uuid4().hex}"
     await asyncio.to_thread(shutil.copytree, spool, spools / spool.name)
     profiles = load_profiles(None)
@@ -59,7 +61,7 @@ async def measure(spool: Path, database: Database, postgres: int, checkpoints: P
 
 
 async def open_database(server: EmbeddedServer, name: str, store_server: uuid.UUID | None) -> Database:
-    """A new database with our tables."""
+    """Open a new database with Playhead's tables."""
     connection = await asyncpg.connect(server.dsn)
     await connection.execute(f"CREATE DATABASE {name}")
     await connection.close()
@@ -69,7 +71,9 @@ async def open_database(server: EmbeddedServer, name: str, store_server: uuid.UU
 
 
 async def compare(root: Path, rounds: int, calls: int, workloads: Sequence[str]) -> Mapping[str, Mapping[str, Spread]]:
-    """Measure each workload in many short turns, with and without: work beside it slows both of a pair."""
+    """Measure each workload in many short turns, with and without, so that other work on the machine affects both of a
+    pair.
+    """
     with ensure_server(root / "pg") as server:
         postgres = int((root / "pg" / "data" / "postmaster.pid").read_text().split()[0])
         pairs_by_workload: dict[str, list[tuple[float, float]]] = {name: [] for name in workloads}
@@ -104,7 +108,7 @@ async def compare(root: Path, rounds: int, calls: int, workloads: Sequence[str])
 
 
 def interval(pairs: Sequence[tuple[float, float]]) -> Spread:
-    """The ratio of the sums, and the limits between which 95 of 100 samples of the rounds have it."""
+    """Return the ratio of the sums, and its 95 % bootstrap interval over the rounds."""
     chooser = random.Random(1)
     ratios = sorted(
         sum(with_proof for _, with_proof in some) / sum(without for without, _ in some)

@@ -1,7 +1,8 @@
-"""What the search for secrets costs per event of a stream: `python -m bench.redaction`.
+"""Measure the cost of the search for secrets in the events of a stream: `python -m bench.redaction`.
 
-A model's text, a word or a part of one in each event, as OpenAI and Anthropic send them: the first time, when no word is
-remembered, and again. CPU time of one thread, and how many events had to wait for the next one.
+The text of a model, a word or a part of one in each event, in the formats of OpenAI and Anthropic: once with new words,
+and once with words that the search remembers. Prints the CPU time of one thread for each event, and the number of
+events that had to wait for the next one.
 """
 
 import json
@@ -18,20 +19,20 @@ _PIECE: Final = re.compile(r" ?\S{1,6}")
 
 
 def openai(text: str) -> bytes:
-    """A chunk of a chat completion."""
+    """Return a chunk of a chat completion."""
     choice = {"index": 0, "delta": {"content": text}, "finish_reason": None}
     chunk = {"id": "chatcmpl-1", "object": "chat.completion.chunk", "created": 1, "model": "m", "choices": [choice]}
     return f"data: {json.dumps(chunk)}\n\n".encode()
 
 
 def anthropic(text: str) -> bytes:
-    """A piece of a content block."""
+    """Return a delta of a content block."""
     event = {"type": "content_block_delta", "index": 0, "delta": {"type": "text_delta", "text": text}}
     return f"event: content_block_delta\ndata: {json.dumps(event)}\n\n".encode()
 
 
 def measure(redactor: Redactor, events: list[bytes]) -> str:
-    """Figures of one stream."""
+    """Return the figures of one stream."""
     body = redactor.new_body_redactor("text/event-stream")
     waited = 0
     began = time.thread_time()
@@ -44,7 +45,7 @@ def measure(redactor: Redactor, events: list[bytes]) -> str:
 
 
 def main() -> None:
-    """Measure each form of event, on new words and on the same again."""
+    """Measure each format on new words and on the same words again."""
     redactor = Redactor(key=b"k" * 32)
     for number, form in enumerate((openai, anthropic)):
         pieces = _PIECE.findall(prose(random.Random(number), COUNT * 8))[:COUNT]

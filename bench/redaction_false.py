@@ -1,7 +1,8 @@
-"""What redaction takes for a secret in real traffic that holds hardly any: `python -m bench.redaction_false [--show]`.
+"""Count what redaction wrongly takes for a secret in real traffic: `python -m bench.redaction_false [--show]`.
 
-Every distinct value that is replaced in the bodies of the corpus is listed by what found it; `JUDGED` says of each whether it is
-a secret, by its digest, so that no value stands in this file. A value that nobody has judged is named.
+Prints every distinct value that is replaced in the bodies of the corpus, by what found it. `SECRETS` and `NO_SECRETS`
+say for each value, by its digest, whether it is a secret, so this file contains no values. A value that is in neither
+is listed.
 """
 
 import argparse
@@ -20,15 +21,15 @@ class Hit(NamedTuple):
     """A value that was replaced in a body."""
 
     kind: str
-    """The letter of its placeholder; `*` for one that is too short to have one."""
+    """The letter of its placeholder; `*` for a value that is too short for one."""
 
     value: bytes
     before: bytes
-    """What stands before it."""
+    """The text before it."""
 
 
 def bodies() -> Iterator[tuple[bytes, str | None]]:
-    """The bodies of the corpus, opened, with their media types."""
+    """Yield the decoded bodies of the corpus with their media types."""
     for cassette in cassettes():
         for one in cassette.exchanges:
             for headers, body in ((one.request_headers, one.request_body), (one.response_headers, one.response_body)):
@@ -40,7 +41,7 @@ def bodies() -> Iterator[tuple[bytes, str | None]]:
 
 
 def hits(old: bytes, new: bytes) -> Iterator[Hit]:
-    """What was replaced between two bodies of the same length."""
+    """Yield what was replaced between two bodies of the same length."""
     at = 0
     while at < len(old):
         if old[at] == new[at]:
@@ -57,12 +58,12 @@ def hits(old: bytes, new: bytes) -> Iterator[Hit]:
 
 
 def digest(value: bytes) -> str:
-    """The name of a value in the judged list."""
+    """Return the name of a value in `SECRETS` and `NO_SECRETS`."""
     return hashlib.sha256(value).hexdigest()[:12]
 
 
 def main() -> None:
-    """Count the hits of each kind, and how many of them are no secrets."""
+    """Count the hits of each kind, and the false ones among them."""
     parser = argparse.ArgumentParser(description=__doc__.partition(":")[0])
     parser.add_argument("--show", action="store_true", help="print each value that was found")
     show = parser.parse_args().show
@@ -132,10 +133,10 @@ SECRETS = frozenset(
         "836f82db9912",
     ]
 )
-"""Values of the corpus that are secrets, or were made to look like them."""
+"""Values of the corpus that are secrets, or imitate them."""
 
 NO_SECRETS: frozenset[str] = frozenset()
-"""And those that are taken for secrets and are none."""
+"""Values of the corpus that are replaced and are no secrets."""
 
 
 if __name__ == "__main__":

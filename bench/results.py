@@ -1,7 +1,6 @@
-"""What a run of `bench.engines` found: for each engine and workload the medians of its rounds, every round beside them.
+"""The results of `bench.engines`: for each engine and workload the medians of the rounds, with every round.
 
-One result is one line of JSON, and says by itself what it is and where it was measured. `bench.table` and `bench.plot` read
-nothing else.
+A result is one line of JSON that contains the machine and the date. `bench.table` and `bench.plot` read these lines.
 """
 
 import json
@@ -15,7 +14,7 @@ from bench.workloads import WORKLOADS
 FIGURES: Final = ("cpu_us", "mean_ms", "p50_ms", "p99_ms")
 
 KEPT_UP: Final = 0.97
-"""The part of a stream's events that must have come through."""
+"""The least part of a stream's events that must have arrived."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -26,37 +25,37 @@ class Result:
     workload: str
     unit: str
     cpu_us: float | None = None
-    """User and system time of the engine's process for each unit; the median of the rounds, as all that follows."""
+    """User and system time of the engine's process for each unit. This and the following are medians of the rounds."""
 
     p50_ms: float | None = None
     p99_ms: float | None = None
     n: int = 0
-    """Units measured, in all rounds together."""
+    """The number of units in all rounds."""
 
     rounds: int = 0
     per_s: float | None = None
     spread: Mapping[str, Sequence[float]] = field(default_factory=dict)
-    """Lowest and highest of the rounds."""
+    """The lowest and highest of the rounds."""
 
     each: Mapping[str, Sequence[float]] = field(default_factory=dict)
-    """Every round, so that ratios can be taken of what was measured side by side."""
+    """The values of every round, for ratios of figures that were measured side by side."""
 
     why: str | None = None
-    """Why there are no figures."""
+    """The reason why there are no figures."""
 
     machine: Mapping[str, Any] = field(default_factory=dict)
 
     def line(self) -> str:
-        """As JSON."""
+        """Return the result as a line of JSON."""
         return json.dumps(asdict(self))
 
     def over(self, figure: str) -> Spread | None:
-        """One figure over the rounds."""
+        """Return the spread of one figure over the rounds."""
         return Spread.of(self.each[figure]) if self.each.get(figure) else None
 
 
 def results(rows: Sequence[Row], machine: Mapping[str, Any]) -> Iterator[Result]:
-    """Rounds summed up, in the order in which they were first seen."""
+    """Summarize the rounds of each engine and workload, in the order of their first row."""
     for engine, workload in dict.fromkeys((row.engine, row.workload) for row in rows):
         found = [row for row in rows if (row.engine, row.workload) == (engine, workload)]
         each = _each(found)
@@ -92,7 +91,9 @@ def _each(rows: Sequence[Row]) -> dict[str, list[float]]:
 
 
 def lagging(result: Result) -> str | None:
-    """Why figures of events prove nothing: fewer came than were to be sent, and what lags is sent in lumps."""
+    """Return why the figures of events are not valid: fewer arrived than were due, and delayed events are sent in
+    batches.
+    """
     requested_rate = WORKLOADS[result.workload].events_a_second
     if requested_rate is None or result.per_s is None or result.per_s >= KEPT_UP * requested_rate:
         return None
@@ -100,7 +101,7 @@ def lagging(result: Result) -> str | None:
 
 
 def read(lines: Iterable[str]) -> list[Result]:
-    """Results from lines of JSON. Other lines are other programs' business."""
+    """Read results from lines of JSON. Other lines are skipped."""
     documents = (json.loads(line) for line in lines if line.startswith("{"))
     return [Result(**found) for found in documents if "engine" in found and "each" in found]
 
@@ -110,12 +111,12 @@ def read(lines: Iterable[str]) -> list[Result]:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Target:
-    """A promise about figures, and what was found."""
+    """A promised limit of a figure, and its measured value."""
 
-    says: str
+    description: str
     goal: float
     least: bool = False
-    """Whether more is better."""
+    """Whether the limit is a minimum."""
 
     found: Spread
     spelled: str = ".2f"
@@ -126,35 +127,35 @@ class Target:
 
 
 def targets(all_results: Sequence[Result]) -> Iterator[Target]:
-    """Every promise of which this run can tell."""
+    """Yield every target that these results can decide."""
     # A result with a reservation settles nothing.
     by_workload = {(result.engine, result.workload): result for result in all_results if not result.why}
-    for says, ours, peer, workload, goal, least in RATIOS:
+    for description, ours, peer, workload, goal, least in RATIOS:
         if ratio := _ratio_by_round(by_workload.get((ours, workload)), by_workload.get((peer, workload)), "cpu_us"):
-            yield Target(says=f"{says}, {workload}", goal=goal, least=least, found=ratio)
-    for says, ours, peer, workload, figure, goal in DELAYS:
+            yield Target(description=f"{description}, {workload}", goal=goal, least=least, found=ratio)
+    for description, ours, peer, workload, figure, goal in DELAYS:
         if more := _ratio_by_round(
             by_workload.get((ours, workload)), by_workload.get((peer, workload)), figure, added=True
         ):
-            yield Target(says=says, goal=goal, found=more)
-    for says, engine, workload, figure, goal in COSTS:
+            yield Target(description=description, goal=goal, found=more)
+    for description, engine, workload, figure, goal in COSTS:
         if (result := by_workload.get((engine, workload))) and (spread := result.over(figure)):
-            yield Target(says=says, goal=goal, found=spread, spelled=".0f")
+            yield Target(description=description, goal=goal, found=spread, spelled=".0f")
     for result in all_results:
         if (result.engine, result.workload) == ("lane-record", "sse400"):
             yield from _throughput_targets(result)
 
 
 def _throughput_targets(streams: Result) -> Iterator[Target]:
-    """What one worker is good for: what came through it, and what would if it had all of a core."""
+    """Yield what arrived through one worker, and what would arrive if it had a whole core."""
     used, came = streams.over("cpu_us"), streams.over("per_s")
     if used and came:
-        says = "events a second that came through one recording worker, of 20,000 (sse400)"
+        description = "events a second that came through one recording worker, of 20,000 (sse400)"
         # Windows end between two events.
-        yield Target(says=says, goal=19_900, least=True, found=came, spelled=".0f")
-        says = "the same if it had all of a core: a second over the CPU for each"
+        yield Target(description=description, goal=19_900, least=True, found=came, spelled=".0f")
+        description = "the same if it had all of a core: a second over the CPU for each"
         most = Spread(1e6 / used.median, 1e6 / used.high, 1e6 / used.low)
-        yield Target(says=says, goal=20_000, least=True, found=most, spelled=".0f")
+        yield Target(description=description, goal=20_000, least=True, found=most, spelled=".0f")
 
 
 RATIOS: Final = (
@@ -189,7 +190,7 @@ COSTS: Final = (
 
 
 def _ratio_by_round(ours: Result | None, peer: Result | None, figure: str, *, added: bool = False) -> Spread | None:
-    """Round by round what `ours` is of `peer`, or adds to it."""
+    """Return the ratio of two results in each round, or with `added` their difference."""
     if ours is None or peer is None:
         return None
     pairs = list(zip(ours.each.get(figure, ()), peer.each.get(figure, ()), strict=False))

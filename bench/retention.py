@@ -1,9 +1,10 @@
-"""Retention while recording goes on: `python -m bench.retention [--calls N] [--days N] [--output FILE]`.
+"""Measure retention while recording goes on: `python -m bench.retention [--calls N] [--days N] [--output FILE]`.
 
-Records runs over simulated days by the real writer, each with its proof, and starts a store server with three rules over them. While a client
-asks for lists and another records, a pass of retention runs; the store server is killed in its middle, started again, and continues. Queries are
-timed before it, during it and after it. Then every run that stayed is verified, a byte of one is altered as a superuser of Postgres could, and
-what `playhead verify` says is shown.
+Records runs over simulated days by the real writer, each with its proof, and starts a store server with three retention
+rules. A pass of retention runs while one client requests lists and another records; the store server is killed during
+the pass, started again, and continues. Prints the times of the queries before, during and after the pass. Then every
+remaining run is verified, a byte of one is changed as a superuser of Postgres could, and the output of `playhead
+verify` is shown.
 
 The full run, whose table is in docs/retention.md: `python -m bench.retention --calls 100000`.
 """
@@ -67,15 +68,15 @@ QUERIES: Final = (
 )
 RECORDED_AT_ONCE: Final = 100
 BASELINE: Final = 40.0
-"""Seconds in which queries are measured without retention, before it and after it."""
+"""Seconds in which queries are measured before and after the pass."""
 
 KILLED_AFTER: Final = 3
-"""Days that are cleared when the store server is killed."""
+"""The number of days that are cleared when the store server is killed."""
 
 
 @dataclass(slots=True)
 class Load:
-    """A client that asks for lists one after another, and a recorder beside it, each in a thread of its own."""
+    """A client that requests lists one after another, and a recorder, each in a thread of its own."""
 
     data: DataDir
     port: int = 0
@@ -86,7 +87,7 @@ class Load:
 
     @contextmanager
     def running(self) -> Iterator[None]:
-        """Let both run inside of the block."""
+        """Run both inside the block."""
         threads = [threading.Thread(target=work) for work in (self._ask, self._record)]
         for thread in threads:
             thread.start()
@@ -98,7 +99,7 @@ class Load:
                 thread.join()
 
     def take_times(self) -> dict[str, Any]:
-        """Return what the queries since the last time took, all of them and each kind."""
+        """Return the times of the queries since the last call, of all of them and of each kind."""
         times, self.times = self.times, []
         failures, self.failures = dict(self.failures), Counter()
         each = {path: spread(took for one, took in times if one == path) for path in QUERIES}
@@ -128,7 +129,7 @@ class Load:
 
 
 def spread(times: Iterable[float]) -> dict[str, float]:
-    """The number of times, and their quantiles in milliseconds."""
+    """Return the number of times, and their quantiles in milliseconds."""
     ordered = sorted(times)
     if not ordered:
         return {"n": 0}
@@ -137,7 +138,7 @@ def spread(times: Iterable[float]) -> dict[str, float]:
 
 
 def request(port: int, method: str, path: str, timeout: float = 900) -> Any:
-    """Ask the API."""
+    """Send a request to the API."""
     connection = http.client.HTTPConnection("127.0.0.1", port, timeout=timeout)
     try:
         connection.request(method, path)
@@ -151,13 +152,13 @@ def request(port: int, method: str, path: str, timeout: float = 900) -> Any:
 
 
 def get(port: int, path: str) -> Any:
-    """Ask the API."""
+    """Send a GET request to the API."""
     return request(port, "GET", path)
 
 
 @contextmanager
 def running_store(data: DataDir, rules: str = RULES) -> Iterator[tuple[Process, int]]:
-    """A store server with rules, by which it runs a pass of its own a minute after its start."""
+    """Start a store server with retention rules, which begins a pass a minute after its start."""
     policy = retention_policy(tomllib.loads(rules).get("retention", []), "90d", None)
     config = {"data": str(data.root), "open_api": True, "retention": msgspec.to_builtins(policy)}
     with Process("proxy.processes.store_server", config) as store_server:
@@ -165,7 +166,7 @@ def running_store(data: DataDir, rules: str = RULES) -> Iterator[tuple[Process, 
 
 
 def fill_store(data: DataDir, dsn: str, calls: int, days: int, processes: int, report: Report) -> None:
-    """Record the runs, let the followers catch up, and sign checkpoints."""
+    """Record the runs, wait for the consumers of the feed, and sign checkpoints."""
     with running_store(data, rules=""):
         pass  # makes the tables
     began, now = time.monotonic(), time.time_ns()
@@ -195,7 +196,7 @@ async def _seal(data: DataDir, dsn: str) -> None:
 
 
 def retain(data: DataDir, dsn: str, report: Report) -> None:
-    """Run a pass under load, kill the store server in its middle, and let it continue."""
+    """Run a pass under load, kill the store server during it, and let it continue."""
     load = Load(data)
     with running_store(data) as (store_server, port):
         plan = get(port, "/v1/retention")
@@ -248,7 +249,7 @@ def _start_pass(port: int) -> None:
 
 
 def _wait_until_cleared(dsn: str, days: int) -> int:
-    """Wait until so many days are cleared; return how many are left."""
+    """Wait until this number of days is cleared; return how many are left."""
     most = 0
     while True:
         remaining = fetch_value(dsn, "SELECT count(DISTINCT day) FROM expirations")
@@ -259,7 +260,7 @@ def _wait_until_cleared(dsn: str, days: int) -> int:
 
 
 def prove(data: DataDir, dsn: str, report: Report) -> None:
-    """Verify what stayed, alter one byte, and verify again."""
+    """Verify the remaining runs, change one byte, and verify again."""
     began, verdicts = time.monotonic(), Counter[str]()
     runs = [
         row["id"] for row in fetch(dsn, "SELECT id FROM runs WHERE project = 'default' AND id LIKE 'run-%' ORDER BY id")

@@ -1,10 +1,11 @@
 """Measure queries and ingest with full tables: `python -m bench.scale [--calls N] [--output FILE] [--checkout DIR]`.
 
-Records runs of one morning by the real writer (`bench.scale_rows`), lets the parts that follow the record catch up, copies these rows
-to other days and hours (`bench.scale_copies`), and measures every list, filter, search and sum over REST, and what is asked of one run,
-with one client and with four; with `--erase N`, also how long it takes to erase a run for good. Beside the time of each request stands
-the CPU time that the store server and Postgres spent on it, which other work on the machine changes less. Ingest is measured through a running store server while the tables are empty and when they are full; with
-`--checkout`, also against another checkout, in turns.
+Records runs of one morning by the real writer (`bench.scale_rows`), waits for the consumers of the feed, copies these
+rows to other days and hours (`bench.scale_copies`), and measures every list, filter, search and sum over REST, and the
+requests for a single run, with one client and with four; with `--erase N`, also the erasure of runs. Printed beside the
+time of each request is the CPU time that the store server and Postgres spent on it, which depends less on other work on
+the machine. Ingest is measured through a running store server with empty tables and with full ones; with `--checkout`,
+also against another checkout, in turns.
 
 The full run, whose table is in docs/scale.md: `python -m bench.scale --calls 1000000 --rounds 5 --output scale.json`.
 """
@@ -40,14 +41,14 @@ from store.embedded.postgres import ensure_server
 from store.query.rest_shapes import rfc3339
 
 REQUESTS: Final = 100
-"""Of each query by one client, at most."""
+"""The most requests of each query by one client."""
 
 PATIENCE: Final = 2.0
-"""Seconds after which a query is repeated no more, once there are `FEWEST` times."""
+"""Seconds after which a query is not repeated, once it was sent `FEWEST` times."""
 
 FEWEST: Final = 5
 CATCH_UP: Final = 7200.0
-"""Seconds in which the followers must have caught up."""
+"""Seconds within which the consumers of the feed must have processed everything."""
 
 TARGETS_MS: Final = {"list": 100.0, "filter": 100.0, "one": 300.0, "search": 300.0, "stats": 1000.0, "all": 300.0}
 
@@ -76,7 +77,9 @@ CROSS JOIN unnest(ARRAY['sums/5', 'texts/1', 'models/1']) AS known (consumer)
 LEFT JOIN feed_positions USING (project, consumer)
 WHERE feed_positions.transaction IS NULL OR feed_positions.transaction < newest
 """
-"""The consumers that have not processed the newest entry of a project; one without a position is rebuilding its result."""
+"""Counts the consumers that have not processed the newest entry of a project; one without a position is rebuilding its
+result.
+"""
 
 
 UNSUMMED: Final = """
@@ -85,7 +88,7 @@ SELECT count(*) FROM (
     FROM summed_days LEFT JOIN model_days USING (project, day)
 ) AS days WHERE (NOT is_valid OR linked_at IS DISTINCT FROM changes) AND day < extract(epoch FROM now() - interval '1 day') * 1e9
 """
-"""The days that are over whose sums or models are not made yet."""
+"""Counts the past days whose sums or models are not computed yet."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -101,7 +104,7 @@ class QueryTimes:
     first_ms: float
     p50_ms: float
     p99_ms: float
-    """The slowest, where there are fewer than a hundred."""
+    """The slowest time, if there are fewer than a hundred."""
 
     cpu_ms: float
     """CPU time of the store server and Postgres for one request, on average."""
@@ -125,13 +128,13 @@ HEAD: Final = f"{'group':7} {'query':44} {'cl':>2} {'n':>4} {'items':>5} {'first
 
 
 class Client:
-    """One connection to the API that stays open."""
+    """A connection to the API that stays open."""
 
     def __init__(self, port: int) -> None:
         self._connection = http.client.HTTPConnection("127.0.0.1", port, timeout=120)
 
     def get(self, target: str, method: str = "GET") -> tuple[float, int, dict[str, Any]]:
-        """Ask once; milliseconds, the status and the answer if it is a JSON object."""
+        """Send one request; return the milliseconds, the status and the answer if it is a JSON object."""
         began = time.perf_counter()
         self._connection.request(method, target)
         response = self._connection.getresponse()
@@ -143,7 +146,7 @@ class Client:
 
 
 def measure_query(port: int, query: Query, clients: int, cpu_seconds: Callable[[], float] = float) -> QueryTimes:
-    """Ask again and again, as so many clients at once. `cpu_seconds` is the CPU time that the servers have spent so far."""
+    """Send a query repeatedly by this number of clients. `cpu_seconds` returns the CPU time that the servers have used."""
     client = Client(port)
     cursor = None
     for _ in range(query.page - 1):
@@ -205,7 +208,7 @@ def _without_times(query: Query, clients: int, problem: str) -> QueryTimes:
 
 @contextmanager
 def running_store(data: DataDir, dsn: str) -> Iterator[tuple[RunningStore, int]]:
-    """A store server over the tables, and the port of its API."""
+    """Start a store server over the tables; yield it and the port of its API."""
     with Process("proxy.processes.store_server", {"data": str(data.root), "open_api": True}) as store_server:
         port = store_server.read_line()["port"]
         postgres = int((data.postgres / "data" / "postmaster.pid").read_text().split()[0])
@@ -221,17 +224,17 @@ async def _fetch(dsn: str, statement: str) -> list[dict[str, Any]]:
 
 
 def fetch(dsn: str, statement: str) -> list[dict[str, Any]]:
-    """The rows of a statement."""
+    """Return the rows of a statement."""
     return asyncio.run(_fetch(dsn, statement))
 
 
 def fetch_value(dsn: str, statement: str) -> Any:
-    """The only value of a statement."""
+    """Return the only value of a statement."""
     return next(iter(fetch(dsn, statement)[0].values()))
 
 
 def wait_until_caught_up(dsn: str, statement: str = BEHIND) -> float:
-    """Wait until every follower has processed the whole feed, or until the statement returns zero; how many seconds."""
+    """Wait until every consumer has processed the whole feed, or until the statement returns zero; return the seconds."""
     began = time.monotonic()
     while fetch_value(dsn, statement):
         if time.monotonic() - began > CATCH_UP:
@@ -251,7 +254,7 @@ def measure_ingest(store: RunningStore, rounds: int, calls: int, offset: int) ->
 
 
 def ingest_spreads(rows: Sequence[Mapping[str, Any]]) -> dict[str, dict[str, Spread]]:
-    """Rate and CPU of each workload."""
+    """Return rate and CPU of each workload."""
     return {
         workload: {
             field: Spread.of(row[field] for row in rows if row["workload"] == workload) for field in ("per_s", "cpu_us")
@@ -261,7 +264,7 @@ def ingest_spreads(rows: Sequence[Mapping[str, Any]]) -> dict[str, dict[str, Spr
 
 
 def compare_checkouts(other: Path, rounds: int, calls: int) -> dict[str, Any]:
-    """Ingest of this checkout and of another, in turns; the ratios of the pairs."""
+    """Measure ingest of this checkout and of another in turns; return the ratios of the pairs."""
     here = Path(__file__).resolve().parent.parent
     pairs = [(_ingest_of(other, calls), _ingest_of(here, calls)) for _ in range(rounds)]
     ratios: dict[str, Any] = {"rounds": [{"other": old, "here": new} for old, new in pairs]}
@@ -289,7 +292,7 @@ def _ingest_of(checkout: Path, calls: int) -> dict[str, dict[str, Any]]:
 
 
 class Report:
-    """What was found so far; written after each step, so that an interrupted run has said something."""
+    """The results so far, written to the file after each step, so that an interrupted run leaves its results."""
 
     def __init__(self, output: Path | None, as_json: bool) -> None:
         self._output = output
@@ -321,7 +324,7 @@ def _text(value: Any) -> str:
 
 
 def size_lines(sizes: Sequence[Mapping[str, Any]], indexes: Sequence[Mapping[str, Any]], calls: int) -> Iterator[str]:
-    """Bytes per call of tables and indexes."""
+    """Format the bytes per call of tables and indexes."""
     yield f"\n{'table':40} {'rows':>9} {'toast':>9} {'indexes':>9}  bytes per call"
     for row in sizes:
         rows, toast, index = (row[name] / calls for name in ("rows", "toast", "indexes"))
@@ -332,7 +335,7 @@ def size_lines(sizes: Sequence[Mapping[str, Any]], indexes: Sequence[Mapping[str
 
 
 def run_all(arguments: argparse.Namespace, report: Report) -> None:
-    """Everything, in order."""
+    """Run all measurements in order."""
     report.add("machine", machine() | {"date": time.strftime("%F %H:%M UTC", time.gmtime())})
     report.add("arguments", {name: str(value) for name, value in vars(arguments).items()})
     if arguments.checkout:
@@ -376,7 +379,7 @@ def run_all(arguments: argparse.Namespace, report: Report) -> None:
 
 
 def measure_erasures(store: RunningStore, port: int, count: int, newest: int) -> Iterator[dict[str, float]]:
-    """Erase a run for good on each of so many days; yield what each took. Where the tables are kept, these runs are gone."""
+    """Erase a run on each of this many days, and yield the time of each. Tables that are kept lose these runs."""
     client = Client(port)
     for day in range(3, 3 + count):
         times = urlencode({"since": rfc3339(newest - (day + 1) * DAY), "until": rfc3339(newest - day * DAY)})
@@ -390,7 +393,7 @@ def measure_erasures(store: RunningStore, port: int, count: int, newest: int) ->
 
 
 def _largest_run(port: int) -> tuple[str, str]:
-    """The run with the most tokens, and its first call."""
+    """Return the run with the most tokens, and its first call."""
     client = Client(port)
     run = client.get("/v1/runs?limit=1&sort=tokens")[2]["items"][0]["id"]
     return run, client.get(f"/v1/runs/{run}/calls?limit=1")[2]["items"][0]["id"]
@@ -416,7 +419,7 @@ def fill_all(
 
 
 def ingest_ratios(before: Sequence[Mapping[str, Any]], after: Sequence[Mapping[str, Any]]) -> dict[str, float]:
-    """The ratios of the medians."""
+    """Return the ratios of the medians."""
     empty, full = ingest_spreads(before), ingest_spreads(after)
     return {
         f"{workload} {field}": full[workload][field].median / empty[workload][field].median
@@ -443,7 +446,7 @@ def fill_tables(dsn: str, runs: int, arguments: argparse.Namespace, report: Repo
 
 
 def copy_tables(dsn: str, runs: int, copies: int, days: int, report: Report, newest: int) -> None:
-    """Copy what was recorded."""
+    """Copy the recorded runs."""
     began = time.monotonic()
     if copies > 0:
         copy_runs(dsn, runs=runs, copies=copies, days=days, newest=newest)
@@ -454,7 +457,7 @@ def copy_tables(dsn: str, runs: int, copies: int, days: int, report: Report, new
 
 
 def report_sizes(dsn: str, report: Report, name: str) -> None:
-    """Add what the tables and indexes take, for each exchange in them: those that ingest was measured with count, too."""
+    """Add the bytes of tables and indexes per exchange, including those with which ingest was measured."""
     calls = fetch_value(dsn, "SELECT count(*) FROM exchanges")
     sizes, indexes = fetch(dsn, SIZES), fetch(dsn, INDEX_SIZES)
     report.add(name, {"calls": calls, "tables": sizes, "indexes": indexes}, lambda: size_lines(sizes, indexes, calls))
@@ -463,7 +466,7 @@ def report_sizes(dsn: str, report: Report, name: str) -> None:
 def report_queries(
     store: RunningStore, port: int, runs: int, newest: int, arguments: argparse.Namespace, report: Report
 ) -> None:
-    """Measure all queries, by so many clients at once."""
+    """Measure all queries by this number of clients at once."""
     found: list[QueryTimes] = []
     for clients in arguments.clients:
         for query in (*queries(runs, newest), *details(*_largest_run(port))):
@@ -477,7 +480,7 @@ def report_queries(
 
 
 def options() -> argparse.ArgumentParser:
-    """The command line."""
+    """Return the parser of the command line."""
     parser = argparse.ArgumentParser(
         prog="python -m bench.scale", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )

@@ -1,9 +1,10 @@
 """Copy recorded runs to other days and hours, so that `bench.scale` fills its tables faster than by ingest.
 
-A copy has its own runs, ids and times in every table, also in those that follow the record, so lists, filters and sums work as on
-recorded runs, but for their proof: copies have none. Its bodies, keys and texts are those of the recorded run: a word or a key is found in every copy of its run. The feed
-is not copied, since its entries are old by then. Secondary indexes are built when all rows are there, so they are more compact than
-those that ingest writes; sizes are therefore reported for the recorded runs as well.
+A copy has runs, ids and times of its own in every table, including those of the feed's consumers, so lists, filters and
+sums work as on recorded runs; but copies have no proof. Bodies, keys and texts are those of the recorded run, so a word
+or key is found in every copy of its run. The feed is not copied, since its entries would be old. Secondary indexes are
+built when all rows exist, which makes them more compact than those that ingest writes; therefore sizes are also
+reported for the recorded runs.
 """
 
 import asyncio
@@ -41,7 +42,7 @@ NOT_COPIED: Final = frozenset(
 )
 
 MORNING: Final = 12
-"""Hours of the recorded day in which the recorded runs begin, after which its copies have room."""
+"""Hours of the recorded day in which the recorded runs begin. Copies begin after it."""
 
 _RUN: Final = "'run-' || lpad((substr({}, 5)::integer + {})::text, 7, '0')"
 _ID: Final = """(lpad(to_hex(('x' || left(translate({}::text, '-', ''), 12))::bit(48)::bigint - {}), 12, '0')
@@ -56,7 +57,9 @@ WHERE indrelid = ANY ($1::regclass[]) AND NOT indisunique
 
 
 def copy_places(copies: int, days: int) -> Iterator[int]:
-    """Yield by how many nanoseconds each copy is earlier: whole days, and whole hours where there are more copies than days."""
+    """Yield by how many nanoseconds each copy is earlier: whole days, or whole hours if there are more copies than
+    days.
+    """
     for number in range(1, copies + 1):
         day, hour = number % days, number // days
         if hour >= MORNING:
@@ -65,7 +68,7 @@ def copy_places(copies: int, days: int) -> Iterator[int]:
 
 
 def copy_statements(runs: int, number: int, earlier: int) -> Iterator[str]:
-    """Yield the statements that make a copy of the first `runs` runs."""
+    """Yield the statements that copy the first `runs` runs."""
     for table in metadata.sorted_tables:
         if table.name not in NOT_COPIED:
             names = [column.name for column in table.columns]
@@ -81,7 +84,7 @@ def copy_statements(runs: int, number: int, earlier: int) -> Iterator[str]:
 
 
 def _value(table: str, column: str, shift: int, earlier: int) -> str:
-    """The value of a column in a copy, as SQL."""
+    """Return the value of a column in a copy, as SQL."""
     if column in _WORD_COLUMNS or (table, column) == ("runs", "id"):
         return _RUN.format(column, shift)
     if column == "text_group":
@@ -97,7 +100,7 @@ def _value(table: str, column: str, shift: int, earlier: int) -> str:
 
 
 async def _copy_groups(connection: asyncpg.Connection, runs: int, shift: int, earlier: int) -> None:
-    """Copy the groups of texts of the first `runs` runs. The calls in them are in a form that PostgreSQL cannot read."""
+    """Copy the groups of texts of the first `runs` runs, whose format PostgreSQL cannot read."""
     rows = await connection.fetch(GROUPS, run_name(0), run_name(runs - 1))
     days = dt.timedelta(days=-(-earlier // DAY))
     copies = []
@@ -132,7 +135,7 @@ INSERT INTO text_groups (project, run, day, id, newest_at, words, texts) VALUES 
 
 
 def copy_runs(dsn: str, *, runs: int, copies: int, days: int, newest: int) -> None:
-    """Make so many copies of the first `runs` runs."""
+    """Make this many copies of the first `runs` runs."""
     asyncio.run(_copy_runs(dsn, runs, list(copy_places(copies, days)), newest))
 
 

@@ -1,4 +1,4 @@
-"""The requests whose time `bench.scale` measures: every list, filter, search and sum, and what is asked of one run."""
+"""The requests that `bench.scale` measures: every list, filter, search and sum, and the requests for a single run."""
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -13,23 +13,23 @@ ABSENT: Final = "no-such-value"
 
 @dataclass(frozen=True, slots=True)
 class Query:
-    """One request that is measured."""
+    """One request to measure."""
 
     group: str
     name: str
     path: str
     parameters: Sequence[tuple[str, str]] = ()
     page: int = 1
-    """Which page; those before it are fetched first, unmeasured."""
+    """The number of the page. The pages before it are requested first and not measured."""
 
     def target(self, cursor: str | None = None) -> str:
-        """The target of the request."""
+        """Return the target of the request."""
         more = [("cursor", cursor)] if cursor else []
         return f"{self.path}?{urlencode([*self.parameters, *more], quote_via=quote)}"
 
 
 def queries(runs: int, newest: int) -> Iterator[Query]:
-    """Everything that is measured."""
+    """Yield all requests."""
     for path, what in (("/v1/calls", "calls"), ("/v1/runs", "runs")):
         yield Query("list", f"{what}", path)
         yield Query("list", f"{what}, second page", path, page=2)
@@ -50,7 +50,7 @@ def queries(runs: int, newest: int) -> Iterator[Query]:
 
 
 def filters(runs: int, newest: int) -> Iterator[tuple[str, list[tuple[str, str]]]]:
-    """Each filter with a common, a rare and an absent value; and several at once."""
+    """Yield each filter with a common, a rare and an absent value, and combinations."""
     values = {
         "model": ("deepseek-chat", RARE_MODEL[1], ABSENT),
         "provider": ("openai", "anthropic", ABSENT),
@@ -93,7 +93,7 @@ def filters(runs: int, newest: int) -> Iterator[tuple[str, list[tuple[str, str]]
 
 
 def searches(runs: int) -> Iterator[Query]:
-    """Searches with `q`, over calls, over runs, and at /v1/search."""
+    """Yield searches with `q` over calls, over runs, and at /v1/search."""
     words = {
         "rare": case_of(runs // 2),
         "common": "the",
@@ -109,7 +109,7 @@ def searches(runs: int) -> Iterator[Query]:
 
 
 def sums(newest: int) -> Iterator[Query]:
-    """Sums over the whole month, each grouping alone and with filters."""
+    """Yield sums over the whole month, each grouping alone and with filters."""
     month = [("since", rfc3339(newest - 30 * DAY))]
     names = ("run", "model", "provider", "host", "tool", "actor", "kind", "dialect", "operation", "status")
     groupings = (*names, "day", "hour", "label:team")
@@ -134,7 +134,7 @@ def sums(newest: int) -> Iterator[Query]:
 
 
 def details(run: str, call: str) -> Iterator[Query]:
-    """What is asked of one run and of one of its calls, and what is asked of all calls at once and no list is."""
+    """Yield the requests for a single run and one of its calls, and those for all calls that are not lists."""
     of_run = ("", "/calls?fields=*", "/cost", "/timeline", "/conversation", "/envelope", "/spans", "/bundle")
     for path in of_run:
         path, _, fields = path.partition("?fields=")

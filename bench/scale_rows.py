@@ -1,8 +1,8 @@
-"""Runs as teams make them, written to the tables by the real writer: what `bench.scale` queries.
+"""Write many runs to the tables with the real writer, for `bench.scale`.
 
-A template is a conversation whose calls and costs are derived by the real code, once. Every run is a template with its own case
-number in place of the template's, its own ids, times and keys, so that its rows are what ingest would write; only its token
-counts and costs are the template's.
+A template is a conversation whose calls and costs are derived once by the real code. Every run is a template with a
+case number, ids, times and keys of its own, so that its rows are the ones that ingest would write, except that token
+counts and costs are those of the template.
 """
 
 import asyncio
@@ -36,17 +36,17 @@ HOUR: Final = 3600 * SECOND
 DAY: Final = 24 * HOUR
 CALLS_A_RUN: Final = 20
 LENGTHS: Final = (8, 14, 20, 26, 32)
-"""Calls of the templates, on average `CALLS_A_RUN`."""
+"""The number of calls of each template, on average `CALLS_A_RUN`."""
 
 TEMPLATES: Final = 50
 BATCH_RUNS: Final = 10
-"""Runs whose calls share a batch of the writer."""
+"""The number of runs in a batch of the writer."""
 
 CASE: Final = "case-000000000"
-"""What differs between two runs of a template, everywhere in their bodies."""
+"""The word by which two runs of a template differ, everywhere in their bodies."""
 
 RARE_EVERY: Final = 1000
-"""One of so many runs asks the rare model."""
+"""The interval of runs that use the rare model."""
 
 OTHER_PROJECT: Final = "research"
 
@@ -64,7 +64,7 @@ TOOL_URL: Final = "https://tickets.example.com/v2/search"
 
 @dataclass(frozen=True, slots=True)
 class _TemplateExchange:
-    """One exchange of a template before it has a time."""
+    """An exchange of a template, without its time."""
 
     url: str
     request: bytes
@@ -75,7 +75,7 @@ class _TemplateExchange:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Part:
-    """What one process writes: every `step`th batch of runs, from `first` on."""
+    """The batches that one process writes: every `step`th one, beginning with `first`."""
 
     dsn: str
     runs: int
@@ -84,7 +84,7 @@ class Part:
     first: int
     step: int
     server: uuid.UUID | None = None
-    """The store server to whose chains the runs are appended; without one they have no proof."""
+    """The store server to whose chains the runs are appended. None: the runs have no proof."""
 
     offset: int = 0
     """Added to the numbers of the runs."""
@@ -93,7 +93,7 @@ class Part:
 def write_runs(
     dsn: str, *, runs: int, processes: int, begin: int, lasts: int, server: uuid.UUID | None = None, offset: int = 0
 ) -> int:
-    """Write so many runs, which begin within a time, in several processes; return the number of calls."""
+    """Write this many runs, which begin within a period, in several processes; return the number of calls."""
     parts = [
         Part(dsn=dsn, runs=runs, begin=begin, lasts=lasts, first=first, step=processes, server=server, offset=offset)
         for first in range(processes)
@@ -128,12 +128,12 @@ async def _write(part: Part) -> int:
 
 
 def _start(part: Part, number: int) -> int:
-    """When a run began: evenly over the time."""
+    """Return when a run began: runs are spread evenly over the period."""
     return part.begin + part.lasts * number // part.runs
 
 
 async def _describe(runs: Runs, numbers: Sequence[int], part: Part) -> None:
-    """Give one run of five labels; one of fifty is a fork."""
+    """Give one run in five labels, and make one in fifty a fork."""
     for number in numbers:
         if number % 5:
             continue
@@ -145,17 +145,17 @@ async def _describe(runs: Runs, numbers: Sequence[int], part: Part) -> None:
 
 
 def run_name(number: int) -> str:
-    """The id of a run."""
+    """Return the id of a run."""
     return f"run-{number:07d}"
 
 
 def case_of(number: int) -> str:
-    """The word that only this run has."""
+    """Return the word that only this run contains."""
     return f"case-{number:09d}"
 
 
 def run_exchanges(number: int, start: int) -> Iterator[DerivedExchange]:
-    """The exchanges of a run, with their calls."""
+    """Yield the exchanges of a run, with their calls."""
     template = _rare_template() if number % RARE_EVERY == 7 else _templates()[number * 7919 % TEMPLATES]
     case, run = case_of(number).encode(), run_name(number)
     for place, one in enumerate(template):
@@ -198,7 +198,7 @@ def _uuid7(ns: int, digest: bytes) -> str:
 
 @cache
 def _templates() -> list[list[DerivedExchange]]:
-    """The templates, derived by the real code."""
+    """Derive the templates with the real code."""
     profiles = load_profiles(None)
     return [_template(profiles, number, *MODELS[number % len(MODELS)]) for number in range(TEMPLATES)]
 
@@ -238,7 +238,9 @@ def _body(data: bytes) -> Body:
 
 
 def _conversation(draw: random.Random, url: str, model: str, count: int) -> Iterator[_TemplateExchange]:
-    """An agent at work: its model, each fourth time a tool's server, and two errors in a hundred, each asked again."""
+    """Yield the exchanges of an agent: model calls, a call of a tool server for each fourth, and two errors in a
+    hundred, each of which is retried.
+    """
     messages: list[dict[str, Any]] = [{"role": "user", "content": f"{CASE}: {prose(draw, 400)}"}]
     actor = draw.choice(ACTORS)
     number = 0
@@ -296,7 +298,7 @@ def _request(url: str, model: str, messages: Sequence[Mapping[str, Any]]) -> byt
 def _answer(
     url: str, model: str, text: str, tool: tuple[str, str, str], size: int
 ) -> tuple[bytes, list[dict[str, Any]]]:
-    """The body of an answer, and the message that later requests repeat."""
+    """Return the body of an answer, and the message that later requests repeat."""
     name, argument, identity = tool
     tokens = size // 4
     if _is_anthropic(url):

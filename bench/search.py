@@ -1,8 +1,9 @@
-"""Compare ways to find words: `python -m bench.search [--texts N] [--rounds N] [--json]`.
+"""Compare ways to index words: `python -m bench.search [--texts N] [--rounds N] [--json]`.
 
-Side by side, in one embedded Postgres: our words (`store.search.words`) as a tsvector, Postgres's `to_tsvector('simple', …)`, and
-trigrams (`pg_trgm`). The texts are pieces of Python's own library, prose and code, with sentences of several languages among them.
-Measured: which words are found, the bytes of index and column, the time to store and index, and the time of queries.
+One embedded Postgres has three tables: the words of `store.search.words` as a tsvector, Postgres's
+`to_tsvector('simple', …)`, and trigrams (`pg_trgm`). The texts are pieces of Python's standard library, prose and code,
+with sentences in several languages among them. Prints which words are found, the bytes of index and column, the time to
+store and index, and the time of queries.
 """
 
 import argparse
@@ -29,12 +30,12 @@ PIECE: Final = 1000
 
 BATCH: Final = 500
 REPEATS: Final = 15
-"""How often each query is sent in a round."""
+"""The number of times that each query is sent in a round."""
 
 
 @dataclass(frozen=True, slots=True)
 class Case:
-    """A text, and a query that must find it, or must not."""
+    """A text, and a query that must find it or must not."""
 
     kind: str
     text: str
@@ -92,16 +93,16 @@ class OurWords:
     insert = "$2::text::tsvector"
 
     def stored_form(self, text: str) -> str:
-        """What is sent to Postgres of a text."""
+        """Return what is sent to Postgres for a text."""
         return " ".join(f"'{word}':{place}" for place, word in enumerate(word_list(text), 1) if word)
 
     def condition(self, query: str) -> tuple[str, list[str]]:
-        """The condition in SQL, and its parameters."""
+        """Return the condition in SQL, and its parameters."""
         return "words @@ $1::text::tsquery", [SearchQuery.parse(query).as_tsquery()]
 
 
 class SimpleWords:
-    """Postgres's own parser, without a language."""
+    """The parser of Postgres, without a language."""
 
     name = "simple"
     columns = "words tsvector"
@@ -109,18 +110,20 @@ class SimpleWords:
     insert = "to_tsvector('simple', $2::text)"
 
     def stored_form(self, text: str) -> str:
-        """The text itself."""
+        """Return the text itself."""
         return text
 
     def condition(self, query: str) -> tuple[str, list[str]]:
-        """As a person writes it, except for prefixes, which websearch_to_tsquery does not know."""
+        """Return the condition in SQL, and its parameters. Prefixes are left out: websearch_to_tsquery does not know
+        them.
+        """
         if query.endswith("*"):
             return "words @@ to_tsquery('simple', $1)", [f"{query[:-1]}:*"]
         return "words @@ websearch_to_tsquery('simple', $1)", [query]
 
 
 class Trigrams:
-    """Any part of a text, by groups of three characters."""
+    """Groups of three characters, by which any part of a text is found."""
 
     name = "trigrams"
     columns = "body text"
@@ -128,11 +131,11 @@ class Trigrams:
     insert = "$2::text"
 
     def stored_form(self, text: str) -> str:
-        """The text itself."""
+        """Return the text itself."""
         return text
 
     def condition(self, query: str) -> tuple[str, list[str]]:
-        """Each word, or phrase in quotes, as a part of the text."""
+        """Return a condition that each word, or phrase in quotes, is a part of the text."""
         parts = [quoted or bare.rstrip("*") for quoted, bare in re.findall(r'"([^"]*)"|(\S+)', query)]
         escaped = [re.sub(r"([\\%_])", r"\\\1", part) for part in parts]
         return " AND ".join(f"body ILIKE ${n}" for n in range(1, len(parts) + 1)), [f"%{part}%" for part in escaped]
@@ -142,7 +145,7 @@ type Way = OurWords | SimpleWords | Trigrams
 
 
 def library_texts() -> Iterator[str]:
-    """Pieces of Python's own library, in a fixed order."""
+    """Yield pieces of Python's standard library in a fixed order."""
     for file in sorted(Path(sysconfig.get_paths()["stdlib"]).rglob("*.py")):
         if "site-packages" in file.parts:
             continue
@@ -151,13 +154,13 @@ def library_texts() -> Iterator[str]:
 
 
 def all_texts(count: int) -> list[str]:
-    """The texts of the library, every fiftieth with the texts of a case."""
+    """Return the texts of the library; every fiftieth has the texts of a case."""
     cases = cycle(dict.fromkeys(case.text for case in CASES))
     return [f"{text}\n{next(cases)}" if n % 50 == 0 else text for n, text in enumerate(islice(library_texts(), count))]
 
 
 async def fill(connection: asyncpg.Connection, way: Way, texts: Sequence[str]) -> float:
-    """Make the way's table anew, and return the seconds that storing and indexing took."""
+    """Create the table of one way; return the seconds of storing and indexing."""
     table = f"texts_{way.name}"
     await connection.execute(f"DROP TABLE IF EXISTS {table}")
     await connection.execute(f"CREATE TABLE {table} (id bigint PRIMARY KEY, {way.columns})")
@@ -172,14 +175,14 @@ async def fill(connection: asyncpg.Connection, way: Way, texts: Sequence[str]) -
 
 
 async def find(connection: asyncpg.Connection, way: Way, query: str) -> set[int]:
-    """The texts that are found, at most a thousand."""
+    """Return the texts that are found, at most a thousand."""
     condition, values = way.condition(query)
     rows = await connection.fetch(f"SELECT id FROM texts_{way.name} WHERE {condition} LIMIT 1000", *values)
     return {row["id"] for row in rows}
 
 
 async def is_right(connection: asyncpg.Connection, way: Way, case: Case, texts: Sequence[str]) -> bool:
-    """Whether a query finds the texts of its case, or none of them where it must not."""
+    """Whether a query finds the texts of its case, or none of them if it must not."""
     try:
         found = await find(connection, way, case.query)
     except (InvalidQuery, asyncpg.PostgresError):
@@ -190,7 +193,7 @@ async def is_right(connection: asyncpg.Connection, way: Way, case: Case, texts: 
 
 
 async def time_query(connection: asyncpg.Connection, way: Way, query: str) -> float:
-    """The median milliseconds of a query."""
+    """Return the median milliseconds of a query."""
     times = []
     for _ in range(REPEATS):
         began = time.perf_counter()
@@ -200,14 +203,14 @@ async def time_query(connection: asyncpg.Connection, way: Way, query: str) -> fl
 
 
 async def sizes(connection: asyncpg.Connection, way: Way) -> tuple[int, int]:
-    """The bytes of the index, and of the column."""
+    """Return the bytes of the index and of the column."""
     table, column = f"texts_{way.name}", way.columns.partition(" ")[0]
     index = await connection.fetchval(f"SELECT pg_relation_size('{table}_idx')")
     return index, await connection.fetchval(f"SELECT sum(pg_column_size({column}))::bigint FROM {table}")
 
 
 async def measure(dsn: str, texts: Sequence[str], rounds: int) -> dict[str, Any]:
-    """Measure all ways, in turns."""
+    """Measure all ways in turns."""
     connection = await asyncpg.connect(dsn)
     ways: list[Way] = [OurWords(), SimpleWords()]
     try:
@@ -245,7 +248,7 @@ async def measure(dsn: str, texts: Sequence[str], rounds: int) -> dict[str, Any]
 
 
 def print_table(report: Mapping[str, Any]) -> None:
-    """Print the report as a table of Markdown, as docs/scale.md has it."""
+    """Print the report as a Markdown table for docs/scale.md."""
     ways = list(report)
     kinds, bytes_of = report[ways[0]]["right"], ("index bytes a text", "column bytes a text")
     rows = [(f"right answers: {kind}", [report[way]["right"][kind] for way in ways]) for kind in kinds]

@@ -1,7 +1,8 @@
-"""Many small calls through one recording worker, and what memory it and the store server take meanwhile: `python -m bench.soak`.
+"""Measure the memory of a recording worker and the store server over many small calls: `python -m bench.soak`.
 
-A fault that leaks a hundred bytes a call shows after 200,000 of them, which take some ten minutes. The calls come by CONNECT
-and TLS on a few connections at a time, each of which is closed after a hundred; what they ask is all different.
+A leak of a hundred bytes a call becomes visible after 200,000 calls, which take ten minutes. The calls use CONNECT and
+TLS on a few connections at a time, each of which is closed after a hundred calls; all requests differ. Prints the
+memory of both processes in rows, and fails if the worker grew by more than `MOST_GROWTH` after the first quarter.
 """
 
 import argparse
@@ -25,15 +26,15 @@ from bench.sample_bodies import Bodies
 
 HOST = "api.soak.example"
 CONNECTIONS = 16
-EACH = 100
+CALLS_A_CONNECTION = 100
 """Calls on one connection."""
 
 ROWS = 20
-SETTLED = 0.25
-"""The part of the calls after which memory should grow no more: caches and allocators are full by then."""
+WARM_PART = 0.25
+"""The part of the calls after which memory should not grow: by then caches and allocators are full."""
 
-ALLOWED = 8 << 20
-"""Bytes that a worker may grow from there on."""
+MOST_GROWTH = 8 << 20
+"""Bytes that a worker may grow after that."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -47,8 +48,8 @@ class Up:
 
 
 @contextmanager
-def up(directory: Path, engine: str, upstream: int) -> Iterator[Up]:
-    """Start it on free ports, with one host that is our upstream."""
+def start_up(directory: Path, engine: str, upstream: int) -> Iterator[Up]:
+    """Start `playhead up` on free ports, with one host that is mapped to the upstream."""
     config = directory / "playhead.toml"
     config.write_text(f'[upstreams]\n"{HOST}" = "http://127.0.0.1:{upstream}"\n')
     line = [str(Path(sys.executable).with_name("playhead")), "up", "--engine", engine, "--data", str(directory / "d")]
@@ -60,7 +61,7 @@ def up(directory: Path, engine: str, upstream: int) -> Iterator[Up]:
             module: pid
             for pid in _children(process.pid)
             for module in ("proxy.worker.process", "proxy.processes.store_server")
-            if _is(pid, module)
+            if _runs_module(pid, module)
         }
         port = int(fields["proxy"].rpartition(":")[2])
         yield Up(
@@ -76,17 +77,17 @@ def _children(pid: int) -> list[int]:
     return [int(child) for child in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()]
 
 
-def _is(pid: int, module: str) -> bool:
+def _runs_module(pid: int, module: str) -> bool:
     return Path(f"/proc/{pid}/cmdline").read_bytes().split(b"\0")[-2:-1] == [module.encode()]
 
 
 def rss(pid: int) -> int:
-    """Bytes of memory that a process takes."""
+    """Return the resident memory of a process in bytes."""
     return int(Path(f"/proc/{pid}/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
 
 
-class Answering(asyncio.Protocol):
-    """The upstream: 2 KiB for each request, all different."""
+class Upstream(asyncio.Protocol):
+    """An upstream that answers each request with 2 KiB, all different."""
 
     bodies = Bodies(2048, seed=2)
     number = count()
@@ -109,8 +110,8 @@ class Answering(asyncio.Protocol):
         self._left = data
 
 
-class Crew:
-    """Who asks: so many calls, shared by a few connections."""
+class Clients:
+    """Clients that make a number of calls over a few connections."""
 
     def __init__(self, house: Up, calls: int) -> None:
         self._house = house
@@ -120,13 +121,13 @@ class Crew:
         self.done = 0
 
     async def ask_all(self) -> None:
-        """Until all is asked."""
+        """Make all calls."""
         async with asyncio.TaskGroup() as group:
             for number in range(CONNECTIONS):
-                group.create_task(self._ask_on(f"soak-{number}"))
+                group.create_task(self._ask_in_run(f"soak-{number}"))
 
-    async def _ask_on(self, run: str) -> None:
-        while mine := [number for _, number in zip(range(EACH), self._left, strict=False)]:
+    async def _ask_in_run(self, run: str) -> None:
+        while mine := [number for _, number in zip(range(CALLS_A_CONNECTION), self._left, strict=False)]:
             reader, writer = await self._connect(run)
             for number in mine:
                 body = self._bodies[number]
@@ -149,25 +150,25 @@ class Crew:
 
 
 async def measure_memory(house: Up, calls: int) -> list[tuple[int, int, int]]:
-    """Calls done, and the memory of worker and store server, in rows that are printed as they come."""
-    crew, began, rows = Crew(house, calls), time.monotonic(), list[tuple[int, int, int]]()
+    """Return rows of the calls made and the memory of worker and store server, and print each as it is measured."""
+    clients, began, rows = Clients(house, calls), time.monotonic(), list[tuple[int, int, int]]()
     async with asyncio.TaskGroup() as group:
-        asking = group.create_task(crew.ask_all())
+        asking = group.create_task(clients.ask_all())
         while len(rows) <= ROWS:
-            while not asking.done() and crew.done < calls * len(rows) // ROWS:  # noqa: ASYNC110 - they are busy
+            while not asking.done() and clients.done < calls * len(rows) // ROWS:  # noqa: ASYNC110 - they are busy
                 await asyncio.sleep(0.05)
-            rows.append((crew.done, rss(house.worker), rss(house.store_server)))
-            progress = {"calls": crew.done, "seconds": round(time.monotonic() - began, 1)}
+            rows.append((clients.done, rss(house.worker), rss(house.store_server)))
+            progress = {"calls": clients.done, "seconds": round(time.monotonic() - began, 1)}
             memory = {"worker_mib": round(rows[-1][1] / 2**20, 1), "store_server_mib": round(rows[-1][2] / 2**20, 1)}
             print(json.dumps(progress | memory), flush=True)
     return rows
 
 
 @contextmanager
-def upstream() -> Iterator[int]:
-    """On a thread with a loop of its own; its port."""
+def start_upstream() -> Iterator[int]:
+    """Start the upstream in a thread with an event loop of its own; yield its port."""
     loop = asyncio.new_event_loop()
-    server = loop.run_until_complete(loop.create_server(Answering, "127.0.0.1", 0))
+    server = loop.run_until_complete(loop.create_server(Upstream, "127.0.0.1", 0))
     thread = threading.Thread(target=loop.run_forever, daemon=True)
     thread.start()
     yield server.sockets[0].getsockname()[1]
@@ -185,12 +186,12 @@ def main() -> None:
     with tempfile.TemporaryDirectory(prefix="playhead-soak-") as place:
         # The embedded Postgres drops to another user where we are root.
         Path(place).chmod(0o711)
-        with upstream() as port, up(Path(place), arguments.engine, port) as house:
+        with start_upstream() as port, start_up(Path(place), arguments.engine, port) as house:
             rows = asyncio.run(measure_memory(house, arguments.calls))
-    settled = next(worker for done, worker, _ in rows if done >= arguments.calls * SETTLED)
-    grown = rows[-1][1] - settled
+    warm = next(worker for done, worker, _ in rows if done >= arguments.calls * WARM_PART)
+    grown = rows[-1][1] - warm
     print(json.dumps({"engine": arguments.engine, "worker_grew_mib": round(grown / 2**20, 1)}))
-    if grown > ALLOWED:
+    if grown > MOST_GROWTH:
         raise SystemExit(f"the worker grew by {grown >> 10} KiB after the first quarter of the calls: something leaks")
 
 

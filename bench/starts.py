@@ -1,8 +1,9 @@
-"""What starts cost: the store server, a proxy worker, commands: `python -m bench.starts [--against CHECKOUT]`.
+"""Measure the start of the store server, a proxy worker and commands: `python -m bench.starts [--against CHECKOUT]`.
 
-Each row is the CPU of the process and its children until they end (or are ready), and the time that a user waits. A command's CPU
-includes what it makes the processes compute that stay ready for the next one. With another checkout both are measured in turns, in
-one run, and the last column is the CPU of this one over the other's, round by round. Peers: `true` and Python, and mitmdump.
+Prints for each the CPU of the process and its children until they end or are ready, and the time that a user waits. The
+CPU of a command includes that of the processes which stay ready for the next command. With `--against`, both checkouts
+are measured in turns in one run, and the last column is the ratio of CPU, round by round. For comparison: `true`,
+Python and mitmdump.
 """
 
 import argparse
@@ -42,17 +43,17 @@ print(msgspec.json.encode(CommandProcesses(load_settings({"data": sys.argv[1]}, 
 """
 
 ALONE: Final = {"PLAYHEAD_STORE_IDLE": "0", "PLAYHEAD_DATA": "alone-data"}
-"""The settings with which a command keeps nothing ready and finds nothing."""
+"""Settings with which a command keeps no process ready and finds none."""
 
 READY_MODULES: Final = (b"proxy.worker.template", b"proxy.processes.store_server")
-"""What stays ready between commands."""
+"""The modules of the processes that stay ready between commands."""
 
 COMMAND: Final = (
     "import importlib.util, sys; sys.argv[0] = 'playhead';"
     " from importlib import import_module;"
     " import_module('proxy.main' if importlib.util.find_spec('proxy.main') else 'proxy.cli').main()"
 )
-"""The console script, which was another module before."""
+"""Runs the console script, whose module differs between checkouts."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -65,20 +66,22 @@ class Side:
 
     @property
     def environment(self) -> Mapping[str, str]:
-        """The environment in which its packages are found first."""
+        """Return the environment in which its packages are found first."""
         own = {"PYTHONPATH": str(self.checkout), "PLAYHEAD_DATA": str(self.directory / "data"), "CI": ""}
         return {**os.environ, **own}
 
     def python(self, *arguments: str) -> list[str]:
-        """A command of Python that imports nothing from the working directory."""
+        """Return a Python command that imports nothing from the working directory."""
         return [sys.executable, "-P", *arguments]
 
     def playhead(self, *arguments: str) -> list[str]:
-        """A command of Playhead."""
+        """Return a Playhead command."""
         return self.python("-c", COMMAND, *arguments)
 
     def ready_processes(self) -> dict[int, float]:
-        """The CPU of the processes of this side that stay ready between commands, with all below them, by pid."""
+        """Return the CPU, by process id, of this side's processes that stay ready between commands, with their
+        descendants.
+        """
         ours, found = f"PLAYHEAD_DATA={self.environment['PLAYHEAD_DATA']}\0".encode(), {}
         for place in Path("/proc").glob("[0-9]*"):
             try:
@@ -112,14 +115,16 @@ class Side:
         return spent.ru_utime + spent.ru_stime - used.ru_utime - used.ru_stime + beside, wall
 
     def begin(self, *arguments: str, **environment: str) -> Cost:
-        """Run a command of Playhead to its end; the time is that until the user's command begins."""
+        """Run a Playhead command to its end; the time is that until the user's command begins."""
         file = self.directory / "began"
         began = time.time_ns()
         used, _ = self.run(self.playhead(*arguments, "--", "sh", "-c", f"date +%s%N > {file}"), **environment)
         return used, (int(file.read_text()) - began) / 1e9
 
     def start_up(self, *, is_new: bool) -> Cost:
-        """Start an `up` until it is ready, and stop it. The CPU is that of all of it until it has ended."""
+        """Start an `up`, wait until it is ready, and stop it. The CPU is that of all its processes until they have
+        ended.
+        """
         data = self.directory / "up"
         if is_new:
             shutil.rmtree(data, ignore_errors=True)
@@ -143,14 +148,14 @@ class Side:
         return spent.ru_utime + spent.ru_stime - used.ru_utime - used.ru_stime, wall
 
     def worker_config(self, data: Path) -> dict[str, Any]:
-        """The configuration of a worker of this checkout, which may have other fields than ours."""
+        """Return the configuration of a worker of this checkout, whose fields may differ from those of this one."""
         command = self.python("-c", WORKER_CONFIG, str(data))
         done = subprocess.run(command, env=self.environment, cwd=self.directory, capture_output=True, check=True)
         found: dict[str, Any] = json.loads(done.stdout)
         return found
 
     def ready(self, module: str, config: Mapping[str, Any]) -> Cost:
-        """Start one of its processes until it is ready."""
+        """Start one of its processes and wait until it is ready."""
         began = time.perf_counter()
         with (
             (self.directory / "log").open("ab") as log,
@@ -177,7 +182,7 @@ class Side:
 
 @contextmanager
 def running_up(side: Side) -> Iterator[None]:
-    """An `up` of that checkout, and one recorded run, `first`."""
+    """Start an `up` of that checkout with one recorded run, `first`."""
     command = side.playhead("up", "--proxy-port", "0", "--api-port", "0")
     with (side.directory / "log").open("ab") as log:
         up = subprocess.Popen(command, env=side.environment, cwd=side.directory, stdout=log, stderr=log)
@@ -194,14 +199,14 @@ def running_up(side: Side) -> Iterator[None]:
 
 
 def write_recording(side: Side) -> str:
-    """Write a recording of five calls; its file."""
+    """Write a recording of five calls; return its file."""
     from bench.first_request import write_runs
 
     return str(write_runs(side.directory, 1, load_profiles(None))[0])
 
 
 def start_mitmdump(side: Side) -> Cost:
-    """Start mitmdump until it answers."""
+    """Start mitmdump and wait until it answers."""
     port, began = peers.free(), time.perf_counter()
     confdir = f"confdir={side.directory / 'mitmproxy'}"
     program = peers.find_program(str(Path(sys.executable).parent / "mitmdump"))
@@ -210,7 +215,7 @@ def start_mitmdump(side: Side) -> Cost:
 
 
 def processes(side: Side, dsn: str) -> Iterator[tuple[str, Callable[[], Cost]]]:
-    """What is measured without a running `up`."""
+    """Yield the measurements without a running `up`."""
     ours = CommandProcesses(load_settings({"data": side.directory / "alone"}, None))
     store = {"data": str(ours.data.root), "database_url": dsn}
     recording = side.worker_config(ours.data.root)
@@ -242,7 +247,7 @@ def processes(side: Side, dsn: str) -> Iterator[tuple[str, Callable[[], Cost]]]:
 
 
 def commands(side: Side) -> Iterator[tuple[str, Callable[[], Cost]]]:
-    """What is measured beside a running `up`."""
+    """Yield the measurements beside a running `up`."""
     yield "ls, beside up", lambda: side.run(side.playhead("ls"))
     yield "show last, beside up", lambda: side.run(side.playhead("show", "first"))
     yield "record -- true, beside up", lambda: side.run(side.playhead("record", "--", "true"))
@@ -250,7 +255,7 @@ def commands(side: Side) -> Iterator[tuple[str, Callable[[], Cost]]]:
 
 
 def measure(sides: list[Side], rounds: int, only: str) -> dict[str, dict[str, list[Cost]]]:
-    """By row and side, the costs of each round."""
+    """Return the costs of each round by row and side."""
     costs: dict[str, dict[str, list[Cost]]] = {}
     with tempfile.TemporaryDirectory(prefix="bench-pg-") as place, ExitStack() as stack:
         Path(place).chmod(0o711)

@@ -1,8 +1,9 @@
 """Measure the layout, the names and the journeys through the code: `python -m bench.structure [--checkout DIR]`.
 
-A journey is one call that goes through running processes. Three counts of its files: those that a reader opens to follow its data (the
-path in ARCHITECTURE.md, judged by the trace, see `bench.journey_tables`); those that handle its data; and those of which any function runs
-for it, what runs anyway while nothing happens left out. `--checkout` measures another checkout, with this script and that checkout's `.venv`.
+A journey is one call that goes through running processes. Its files are counted in three ways: those that a reader
+opens to follow its data (the path in ARCHITECTURE.md, checked by the trace, see `bench.journey_tables`); those that
+handle its data; and those in which a function runs for it, without what runs in the absence of calls. `--checkout`
+measures another checkout, with this script and that checkout's `.venv`. Prints tables.
 """
 
 import argparse
@@ -23,7 +24,7 @@ PACKAGES: Final = ("calls", "store", "replay", "proxy")
 
 
 def definitions(root: Path) -> Iterator[tuple[str, ast.AST]]:
-    """Every function and class of the packages, and its file."""
+    """Yield every function and class of the packages with its file."""
     for package in PACKAGES:
         for path in sorted((root / package).rglob("*.py")):
             for node in ast.walk(ast.parse(path.read_text())):
@@ -32,7 +33,7 @@ def definitions(root: Path) -> Iterator[tuple[str, ast.AST]]:
 
 
 def layout(root: Path) -> Mapping[str, str]:
-    """The traits of names and folders, as redesign.md measured them."""
+    """Return the figures of names and folders."""
     siblings = Counter(
         str(path.parent.relative_to(root)) for package in PACKAGES for path in (root / package).rglob("*.py")
     )

@@ -1,7 +1,8 @@
-"""What a test suite costs in replay, with pytest-playhead and with VCR.py: `python -m bench.suite [--tests 15 200]`.
+"""Compare the cost of a test suite in replay with pytest-playhead and with VCR.py: `python -m bench.suite [--tests 15
+200]`.
 
-Each test makes a client of OpenAI's SDK and asks it five times. Both suites have the same tests and the same recorded calls, and
-run in turns. CPU is user time of pytest and all that it starts, until all has ended.
+Each test creates a client of OpenAI's SDK and makes five calls. Both suites have the same tests and the same recorded
+calls, and run in turns. Prints the user time of pytest and all processes that it starts, until all have ended.
 """
 
 import argparse
@@ -52,7 +53,7 @@ type Cost = tuple[float, float]
 
 
 def write_suites(directory: Path, tests: int) -> dict[str, Path]:
-    """Write the suites, with their recordings; the directory of each."""
+    """Write the suites with their recordings; return the directory of each."""
     profiles = load_profiles(None)
     directories = {name: directory / f"{name}-{tests}" for name in HEADS}
     for name, place in directories.items():
@@ -140,7 +141,7 @@ def run(place: Path, checkout: Path, data: Path, arguments: Sequence[str]) -> Co
 
 
 def measure(directory: Path, tests: int, rounds: int, against: Path | None, arguments: Sequence[str]) -> None:
-    """Print the costs of suites of so many tests."""
+    """Print the costs of suites of this many tests."""
     places = write_suites(directory, tests)
     measured = {
         "pytest alone": (places["bare"], HERE),

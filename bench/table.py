@@ -1,9 +1,9 @@
-"""The page's tables from the lines that `bench.engines --json` printed.
+"""Format the results of `bench.engines --json` as the tables of docs/performance.md.
 
     python -m bench.engines --json > rows.jsonl
     python -m bench.table rows.jsonl [--into docs/performance.md] [--plot docs/performance.svg]
 
-`--into` replaces what stands between the page's two marks: no figure is typed.
+`--into` replaces the text between the page's two marks, so that no figure is typed by hand.
 """
 
 import argparse
@@ -21,16 +21,16 @@ BEGIN: Final = "<!-- bench.table begins: not typed -->\n"
 END: Final = "<!-- bench.table ends -->\n"
 
 DELAYED: Final = ("small-paced", "sse50", "sse200", "sse400", "connect-known", "connect-new")
-"""Workloads whose delays say something: where an engine is given all it can take they are the queue's."""
+"""Workloads for which delays are shown. Under a full load a delay is that of the queue."""
 
 FAST: Final = ("small", "large", "replay", "sse200", "sse400")
-"""Workloads of which it says something how much came through."""
+"""Workloads for which the throughput is shown."""
 
 type Cell = Callable[[Result], str | None]
 
 
 def page(results: Sequence[Result]) -> str:
-    """Everything as Markdown."""
+    """Return all tables as Markdown."""
     parts = [_where(results)]
     for unit in ("call", "event", "connection"):
         workloads = [name for name, workload in WORKLOADS.items() if workload.unit == unit]
@@ -57,7 +57,7 @@ def _where(results: Sequence[Result]) -> str:
 
 
 def _table(title: str, results: Sequence[Result], workloads: Sequence[str], cell: Cell) -> str:
-    """Engines by workloads; those of which nothing is known are left out."""
+    """Return a table of engines by workloads. Engines without figures are left out."""
     cells = {(result.engine, result.workload): text for result in results if (text := cell(result))}
     columns = [name for name in workloads if any(workload == name for _, workload in cells)]
     rows = [name for name in ORDER if any((name, workload) in cells for workload in columns)]
@@ -75,7 +75,7 @@ def _cell(spread: Spread | None) -> str | None:
 
 
 def _precision(value: float) -> str:
-    """Three digits that say something, all of them for what is larger."""
+    """Return three significant digits, and all digits of larger numbers."""
     return ".2f" if abs(value) < 1 else ".1f" if abs(value) < 100 else ".0f"
 
 
@@ -86,7 +86,7 @@ def _delays(result: Result) -> str | None:
 
 
 def _cost_table(results: Sequence[Result]) -> str:
-    """Where the CPU goes that a call costs until it is in its rows."""
+    """Return the CPU of a stored call by process."""
     parts = ("worker_us", "store_us", "postgres_us", "cpu_us")
     for result in results:
         if result.engine == STORED and result.cpu_us is not None:
@@ -100,7 +100,7 @@ def _cost_table(results: Sequence[Result]) -> str:
 def _target_table(results: Sequence[Result]) -> str:
     lines = [
         [
-            target.says,
+            target.description,
             f"{target.found:{target.spelled}}",
             f"{'at least' if target.least else 'at most'} {target.goal:,g}",
             "kept" if target.is_met else "**missed**",
@@ -111,7 +111,7 @@ def _target_table(results: Sequence[Result]) -> str:
 
 
 def _missing_figures(results: Sequence[Result]) -> str:
-    """Why there are no figures, or of fewer rounds; once for workloads that share a reason."""
+    """Return why figures, or rounds, are missing; once for workloads with the same reason."""
     reasons: dict[tuple[str, str], list[str]] = {}
     for result in results:
         if result.why:
@@ -120,7 +120,7 @@ def _missing_figures(results: Sequence[Result]) -> str:
 
 
 def place_table(text: str, table: str, marks: tuple[str, str] = (BEGIN, END)) -> str:
-    """A page with the tables between its marks. Raises ValueError where it has none."""
+    """Return a page with the tables between its marks. Raises ValueError if it has none."""
     first, last = marks
     before, begin, rest = text.partition(first)
     _, end, after = rest.partition(last)

@@ -1,7 +1,9 @@
-"""The API that is asked: `python -m bench.upstream`, told on stdin, one thread, no framework.
+"""The upstream of `bench.engines` and other benchmarks: one thread without a framework.
 
-A path with `size=2048` in its query is answered with a body of so many bytes, no two alike; one with `events=50` with a stream
-of so many events a second, each a chunk of its own that carries the time at which it left.
+`python -m bench.upstream` reads its configuration as one line of JSON from stdin, writes its ports to stdout as JSON,
+and serves until stdin is closed. A path with `size=2048` in its query is answered with a body of that many bytes, all
+different; one with `events=50` with a stream of that many events a second, each a chunk that contains the time at which
+it was sent.
 """
 
 import heapq
@@ -27,7 +29,7 @@ EVENT = 200
 
 
 class Upstream:
-    """Connections, what came on each, and the streams' next events by their times."""
+    """A server with its connections and streams. The next events of all streams are in a heap by their times."""
 
     def __init__(self, options: Mapping[str, Any]) -> None:
         self._contexts = [_context(options["certificate"], alpn) for alpn in ("http/1.1", "h2")]
@@ -48,11 +50,11 @@ class Upstream:
 
     @property
     def ports(self) -> list[int]:
-        """Where it listens: for HTTP/1.1, for HTTP/2, and as many places more as there are to be upstreams."""
+        """The ports: for HTTP/1.1, for HTTP/2, and `more` for hosts that are requested once."""
         return [listener.getsockname()[1] for listener in self._listeners.values()]
 
     def serve(self) -> None:
-        """Until stdin ends."""
+        """Serve until stdin is closed."""
         while True:
             wait = max(self._due[0][0] - time.monotonic(), 0) if self._due else -1
             for number, what in self._poll.poll(wait):
@@ -101,7 +103,7 @@ class Upstream:
         del self._spoken[number]
 
     def _send(self, number: int, data: bytes = b"") -> None:
-        """What can go at once; the rest when there is room: one slow worker must not hold up the others' streams."""
+        """Send what the socket takes, and the rest when there is room: a slow worker must not delay other streams."""
         connection = self._connections[number]
         waited = connection.waits
         connection.send(data)
@@ -133,7 +135,7 @@ class Upstream:
                 heapq.heappush(self._due, (later, number, interval, connection, stream))
 
     def _send_event(self, number: int, stream: int) -> bool:
-        """Send an event, unless the last one still waits; whether the stream goes on."""
+        """Send an event, unless the last one is still unsent; whether the stream continues."""
         if self._connections[number].waits:
             return True
         event = self._events[next(self._number) % len(self._events)] % time.monotonic_ns()
@@ -155,7 +157,7 @@ def _context(certificate: str, alpn: str) -> ssl.SSLContext:
 
 
 def _events(variety: int = 512) -> list[bytes]:
-    """Templates of events of one size, to be given the time at which they leave."""
+    """Return templates of events of one size, which contain the time at which they are sent."""
     frame = (
         'data: {"at":"%019d","object":"chat.completion.chunk","choices":[{"index":0,"delta":{"content":"TEXT"}}]}\n\n'
     )

@@ -1,6 +1,6 @@
-"""TLS over non-blocking sockets with as little between them and the kernel as Python allows.
+"""Connections over non-blocking sockets, with or without TLS, at little cost in Python.
 
-On a small machine load generator and upstream share the cores with the worker.
+On a small machine, load generator and upstream share the cores with the worker, so they must use little CPU.
 """
 
 import base64
@@ -10,19 +10,19 @@ import ssl
 from typing import Any
 
 PATIENCE = 20.0
-"""Seconds after which a silent peer is a failed measurement."""
+"""Seconds without data after which a measurement has failed."""
 
 READ = 1 << 18
 
 
 class MeasurementFailed(SystemExit):
-    """The other side did not do what a measurement needs: the program ends with the message."""
+    """A program did not do what a measurement needs. The benchmark ends with this message."""
 
 
 class Connection:
-    """A connection that never blocks, under TLS where there is a context.
+    """A non-blocking connection, with TLS if there is a context.
 
-    Over memory: one system call reads all records that have come, where an SSLSocket makes two for each.
+    TLS uses memory buffers: one system call reads all records that have arrived, where an SSLSocket makes two for each.
     """
 
     def __init__(self, plain: socket.socket, context: ssl.SSLContext | None, **how: Any) -> None:
@@ -53,24 +53,26 @@ class Connection:
 
     @property
     def alpn(self) -> str | None:
-        """What was agreed on."""
+        """The protocol that ALPN selected."""
         return self._tls.selected_alpn_protocol() if self._tls else None
 
     @property
     def waits(self) -> bool:
-        """Whether something waits to be sent."""
+        """Whether data is waiting to be sent."""
         return bool(self._unsent)
 
     def fileno(self) -> int:
-        """Its number; -1 when it is closed."""
+        """Return the file descriptor; -1 if the connection is closed."""
         return self._plain.fileno()
 
     def close(self) -> None:
-        """At once: nobody waits for a goodbye."""
+        """Close the socket at once, without TLS's closing message."""
         self._plain.close()
 
     def receive(self) -> bytes | None:
-        """What has come; b"" at the end, None when that is less than a record. OSError where it was broken off."""
+        """Return the data that has arrived: b"" at the end, None if it is less than a record. Raises OSError if the
+        connection was reset.
+        """
         try:
             data = self._plain.recv(READ)
         except BlockingIOError:
@@ -93,7 +95,7 @@ class Connection:
         return b"".join(pieces) if pieces else None
 
     def send(self, data: bytes = b"") -> None:
-        """What goes at once; the rest `waits`, to be sent by and by."""
+        """Send what the socket takes, and keep the rest (see `waits`)."""
         if data and self._tls:
             self._tls.write(data)
             data = self._out.read()
@@ -105,7 +107,7 @@ class Connection:
                 self._unsent = unsent
 
     def wait(self, *, reading: bool = False) -> None:
-        """Until there is something to read, or room for what waits. Raises Broken after a while."""
+        """Wait until there is data to read, or room for the unsent data. Raises MeasurementFailed after `PATIENCE`."""
         while reading or self._unsent:
             if not any(select.select([self] if reading else [], [] if reading else [self], [], PATIENCE)):
                 raise MeasurementFailed(f"the other side {'said' if reading else 'read'} nothing for {PATIENCE:.0f} s")
@@ -117,9 +119,9 @@ class Connection:
 def through(
     proxy: int | None, authority: str, host: str, port: int, run: str, trust: ssl.SSLContext | None
 ) -> Connection:
-    """A connection to `host`: through the proxy on that port of this machine, or straight to a server on `port`.
+    """Open a connection to `host`: through the proxy on a local port, or directly to a server on the local `port`.
 
-    The proxy is asked for `authority`, a host and a port. Without `trust` there is no TLS.
+    The proxy is asked by CONNECT for `authority`, a host and a port. Without `trust` there is no TLS.
     """
     plain = socket.create_connection(("127.0.0.1", proxy or port), PATIENCE)
     if proxy is not None:

@@ -1,4 +1,4 @@
-"""The engines that `bench.engines` compares, and how each is started and asked."""
+"""Start the engines that `bench.engines` compares, and run the workloads on them."""
 
 import shutil
 import time
@@ -27,12 +27,12 @@ unknown = "key"
 """
 
 PATIENCE: Final = 120.0
-"""Seconds in which all that was recorded must be in its rows."""
+"""Seconds within which all recorded calls must be in their rows."""
 
 
 @dataclass(kw_only=True)
 class Sources:
-    """What the rounds share."""
+    """The files that all rounds share."""
 
     setup: BenchSetup
     nginx: str
@@ -48,14 +48,14 @@ class Sources:
 
 @dataclass(kw_only=True)
 class Engines:
-    """The engines of one round, each started when it is first asked."""
+    """The engines of one round, each started at its first use."""
 
     setup: BenchSetup
     sources: Sources
     _workers: dict[str, Worker] = field(default_factory=dict)
 
     def ask(self, name: str, workload: str, seconds: float) -> dict[str, Any]:
-        """Have an engine asked; what was found. Raises Broken."""
+        """Run a workload on an engine, and return what was measured. Raises MeasurementFailed."""
         what = {"seconds": seconds, **WORKLOADS[workload].asks}
         if WORKLOADS[workload].unit == "stream":
             return self._measure_stream_memory(name, what)
@@ -69,7 +69,9 @@ class Engines:
         return self._workers[name]
 
     def _measure_stream_memory(self, name: str, what: Mapping[str, Any]) -> dict[str, Any]:
-        """What open streams add to a fresh engine: what was once used stays with a process."""
+        """Measure the memory that open streams add to a new engine: a process does not return memory that it has used
+        once.
+        """
         with self.setup.open_round(f"memory-{name}") as setup:
             fresh = Engines(setup=setup, sources=self.sources)
             # The first calls load and build what is needed once.
@@ -87,15 +89,15 @@ class Engines:
         return StoredWorker(self.setup, worker, store_server, api, postgres)
 
     def enter(self, peer: AbstractContextManager[Worker]) -> Worker:
-        """Start a peer for as long as the round lasts."""
+        """Start another tool until the end of the round."""
         return self.setup.stack.enter_context(peer)
 
     def start_ours(self, name: str, engine: str = "lane", **differences: Any) -> Worker:
-        """A worker of ours."""
+        """Start a Playhead worker."""
         return self.setup.start_worker(name, engine=engine, **differences)
 
     def start_replay(self, name: str, engine: str) -> Worker:
-        """A worker that answers from the recording."""
+        """Start a Playhead worker that replays the recording."""
         source = {"replay": [self.sources.recording], "replay_options": {"after_last": "repeat-last"}}
         return self.start_ours(name, engine, mode="replay", profiles_toml=PROFILE, **source)
 
@@ -111,7 +113,7 @@ class StoredWorker:
     postgres: int
 
     def ask(self) -> dict[str, Any]:
-        """Record calls until each is in its rows; the CPU of all three."""
+        """Record calls until each is in its rows; return the CPU of all three processes."""
         run = f"stored-{self.setup.first}"
         before = self._read_cpu()
         found = self.setup.run_load(self.worker, calls=STORED_CALLS, seconds=PATIENCE, warm=0.0, run=run)

@@ -1,4 +1,4 @@
-"""What the engines are asked to do, and which of them can be asked for it."""
+"""The workloads of `bench.engines`, and the engines that take part in each."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -13,60 +13,62 @@ OTHERS: Final = ("mitmdump", "hoverfly", "timefork")
 REPLAYING: Final = ("lane-replay", "mitmproxy-replay")
 STORED: Final = "lane-record-stored"
 ORDER: Final = ("direct", "nginx", *LANES, STORED, "lane-replay", *MITMPROXIES, "mitmproxy-replay", *OTHERS)
-"""In which a reader meets them."""
+"""The order of the engines in tables."""
 
 CALLS: Final = 1000
-"""Distinct calls that are replayed."""
+"""The number of distinct calls that are replayed."""
 
 STORED_CALLS: Final = 4000
-"""Calls that are recorded to rows: the store server is slower than the worker, and all of them are waited for."""
+"""The number of calls that are recorded to rows. The store server is slower than the worker, and the measurement waits
+for all of them.
+"""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Workload:
-    """One kind of work."""
+    """A workload of the comparison."""
 
     unit: str
-    """What CPU is divided by: call, event, connection or stream."""
+    """The unit of which CPU is given: call, event, connection or stream."""
 
-    says: str
+    description: str
     engines: tuple[str, ...]
-    """Who takes part; `direct`, nothing at all, for its delays."""
+    """The engines that take part; `direct` is the upstream without a proxy, for its delays."""
 
     asks: Mapping[str, Any] = MappingProxyType({})
-    """What `bench.load_client` is told."""
+    """Options of `bench.load_client`."""
 
     at_most: int | None = None
-    """Rounds, where one takes long and says much."""
+    """The most rounds, for a workload that takes long and varies little."""
 
     @property
     def events_a_second(self) -> float | None:
-        """How many are sent, all streams together, where events are what is counted."""
+        """Return the number of events that are sent a second over all streams, if events are the unit."""
         return self.asks["connections"] * self.asks["rate"] if self.unit == "event" else None
 
 
 def _streams(count: int, engines: tuple[str, ...], warm: float, at_most: int | None = None) -> Workload:
     asks = {"workload": "events", "connections": count, "rate": 50, "warm": warm}
-    says = f"{count} streams of 50 events of 200 bytes a second"
-    return Workload(unit="event", says=says, engines=engines, asks=asks, at_most=at_most)
+    description = f"{count} streams of 50 events of 200 bytes a second"
+    return Workload(unit="event", description=description, engines=engines, asks=asks, at_most=at_most)
 
 
 WORKLOADS: Final[Mapping[str, Workload]] = MappingProxyType(
     {
         "small": Workload(
             unit="call",
-            says="1 KB asked, 2 KB answered, as fast as 32 kept-alive connections go",
+            description="1 KB asked, 2 KB answered, as fast as 32 kept-alive connections go",
             engines=("direct", "nginx", *LANES, STORED, *MITMPROXIES, *OTHERS),
         ),
         "small-paced": Workload(
             unit="call",
-            says="the same, 100 calls a second: what an engine adds to the delay when it has time",
+            description="the same, 100 calls a second: what an engine adds to the delay when it has time",
             engines=("direct", "nginx", *LANES, *MITMPROXIES),
             asks={"rate": 100.0},
         ),
         "large": Workload(
             unit="call",
-            says="20 KB asked, 4 KB answered, as fast as 32 kept-alive connections go",
+            description="20 KB asked, 4 KB answered, as fast as 32 kept-alive connections go",
             engines=("direct", "nginx", *LANES, *MITMPROXIES, *OTHERS),
             asks={"size": 20 << 10, "answer": 4 << 10},
             at_most=3,
@@ -76,45 +78,45 @@ WORKLOADS: Final[Mapping[str, Workload]] = MappingProxyType(
         "sse400": _streams(400, ("direct", "nginx", *LANES), 2.0, 3),
         "small-h2": Workload(
             unit="call",
-            says="small over HTTP/2, a stream at a time on each of 32 connections; nginx speaks HTTP/1.1 upstream",
+            description="small over HTTP/2, a stream at a time on each of 32 connections; nginx speaks HTTP/1.1 upstream",
             engines=("direct", "nginx", *LANES, *MITMPROXIES),
             asks={"h2": True},
             at_most=3,
         ),
         "sse50-h2": Workload(
             unit="event",
-            says="sse50 over HTTP/2, a stream on each of 50 connections; nginx speaks HTTP/1.1 upstream",
+            description="sse50 over HTTP/2, a stream on each of 50 connections; nginx speaks HTTP/1.1 upstream",
             engines=("direct", "nginx", *LANES, *MITMPROXIES),
             asks={"workload": "events", "connections": 50, "rate": 50, "warm": 0.7, "h2": True},
             at_most=3,
         ),
         "connect-known": Workload(
             unit="connection",
-            says="opened for one small call, one after the other, to a host that was asked before",
+            description="opened for one small call, one after the other, to a host that was asked before",
             engines=("direct", "nginx", *LANES, *MITMPROXIES),
             asks={"workload": "connects", "calls": NEW_HOSTS},
         ),
         "connect-new": Workload(
             unit="connection",
-            says="the same to hosts that nobody asked before, each with an upstream of its own",
+            description="the same to hosts that nobody asked before, each with an upstream of its own",
             engines=("direct", *LANES, *MITMPROXIES),
             asks={"workload": "connects", "calls": NEW_HOSTS, "new": True},
         ),
         "replay": Workload(
             unit="call",
-            says=f"{CALLS:,} distinct small calls answered from a recording, at once, again and again",
+            description=f"{CALLS:,} distinct small calls answered from a recording, at once, again and again",
             engines=("direct", *REPLAYING),
             asks={"distinct": CALLS, "first": 0},
         ),
         "replay-changed": Workload(
             unit="call",
-            says="the same asked with another value in a field that the profile calls transient",
+            description="the same asked with another value in a field that the profile calls transient",
             engines=REPLAYING,
             asks={"distinct": CALLS, "first": 0, "changed": True},
         ),
         "memory": Workload(
             unit="stream",
-            says="memory that 200 open streams of one event a second add to a fresh worker",
+            description="memory that 200 open streams of one event a second add to a fresh worker",
             engines=("nginx", *LANES, *MITMPROXIES),
             asks={"workload": "events", "connections": 200, "rate": 1, "warm": 1.0, "seconds": 2.0},
             at_most=2,

@@ -37,7 +37,7 @@ def sum_up(*some: list[Row]) -> list[Result]:
 
 
 def met_targets(*some: list[Row]) -> dict[str, tuple[float, bool]]:
-    return {target.says: (target.found.median, target.is_met) for target in targets(sum_up(*some))}
+    return {target.description: (target.found.median, target.is_met) for target in targets(sum_up(*some))}
 
 
 @given(COSTS)
