@@ -92,6 +92,10 @@ def _value_at(value: Json, steps: list[str | int]) -> Json:
     return value
 
 
+_MOST_IDS: Final = 100_000
+"""Present ids that are noted: a replay that repeats its answers may go on for months, with new ids in each request."""
+
+
 class KnownPairs:
     """The ids that stood for one another in a replay so far."""
 
@@ -101,7 +105,7 @@ class KnownPairs:
 
     def note(self, pairs: Pairs) -> None:
         """Note the ids of a request that was answered."""
-        for then, now in pairs:
+        for then, now in pairs if len(self._then_of) < _MOST_IDS else ():
             self._now_of.setdefault(then, now)
             self._then_of.setdefault(now, then)
 

@@ -250,3 +250,11 @@ async def test_the_token_that_is_renewed_earlier_skips_nothing_it_did_not_ask() 
     session = replay_of_turns(ask_with_token, "aabb", {"a": "a2", "b": "b2"})
     texts = [await text_of(session, ask_with_token(one)) for one in ("a3", "b3", "b3", "b3")]
     assert [said in text for said, text in zip(("a1", "a2", "b1", "b2"), texts, strict=True)] == [True] * 4
+
+
+def test_so_many_ids_are_noted_at_most() -> None:
+    known = KnownPairs()
+    for number in range(100_001):
+        known.note((("a", f"now-{number}"),))
+    assert known.distance((("a", "now-99999"),)) == 0
+    assert known.distance((("b", "now-100000"),)) == 1
