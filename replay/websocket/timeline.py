@@ -332,7 +332,8 @@ class WebsocketDialogue:
 
     def _report_early_leave(self) -> None:
         self._read_all()
-        may_stop = self._is_sound_answered and all(_is_sound(piece) for piece, _ in self._sound)
+        has_all_answers = all(step.turn.is_client or step.turn.kind == "close" for step in self._steps)
+        may_stop = self._is_sound_answered and has_all_answers and all(_is_sound(piece) for piece, _ in self._sound)
         if self._awaited or (self._sound and not may_stop):
             self._on_break(Break(reason="client_left", number=self.message_count + 1))
         elif self._sound:

@@ -384,6 +384,23 @@ def test_a_microphone_that_stops_sooner_or_later_after_the_answer_is_drift(ends:
     assert len(client.drifted) == 1
 
 
+@pytest.mark.parametrize(("heard", "reasons"), [(15, ["client_left"]), (20, []), (25, [])])
+def test_a_microphone_that_stops_before_the_last_answer_is_a_miss(heard: int, reasons: list[str]) -> None:
+    sound = b"\0\1" + bytes(range(0x80, 0x9C))
+    recorded = socket(
+        ("request", sound[:10], "binary"),
+        ("response", {"type": "Results", "number": 1}),
+        ("request", sound[10:20], "binary"),
+        ("response", {"type": "Results", "number": 2}),
+        ("request", sound[20:], "binary"),
+        url="wss://api.deepgram.com/v1/listen",
+    )
+    client = Client(recorded)
+    client.played.receive("binary", sound[:heard])
+    client.part()
+    assert [where.reason for where in client.broken] == reasons
+
+
 def test_a_microphone_that_stops_before_the_answer_is_a_miss() -> None:
     client = Client(voice_session())
     for message in (append_audio(SPEECH[:20]), UPDATE):
