@@ -387,11 +387,13 @@ def test_a_microphone_that_stops_sooner_or_later_after_the_answer_is_drift(ends:
 @pytest.mark.parametrize(("heard", "reasons"), [(15, ["client_left"]), (20, []), (25, [])])
 def test_a_microphone_that_stops_before_the_last_answer_is_a_miss(heard: int, reasons: list[str]) -> None:
     sound = b"\0\1" + bytes(range(0x80, 0x9C))
+    one: Json = {"type": "Results", "number": 1}
+    other: Json = {"type": "Results", "number": 2}
     recorded = socket(
         ("request", sound[:10], "binary"),
-        ("response", {"type": "Results", "number": 1}),
+        ("response", one),
         ("request", sound[10:20], "binary"),
-        ("response", {"type": "Results", "number": 2}),
+        ("response", other),
         ("request", sound[20:], "binary"),
         url="wss://api.deepgram.com/v1/listen",
     )
