@@ -42,3 +42,22 @@ def test_a_session_of_the_client_does_not_count(one: Request, same: Request, oth
 def test_what_only_looks_like_it_counts(path: str) -> None:
     one, other = (request(SPACE + path.format(name), method="GET") for name in ("a1", "b2"))
     assert make_key(one, PROFILES).key != make_key(other, PROFILES).key
+
+
+MILVUS = "http://127.0.0.1:19530/milvus.proto.milvus.MilvusService"
+
+
+def grpc_request(method: str, asked: bytes) -> Request:
+    message = b"\0" + len(asked).to_bytes(4) + asked
+    return request(f"{MILVUS}/{method}", message, ("content-type", "application/grpc"))
+
+
+def test_what_a_client_of_milvus_reports_about_itself_does_not_count() -> None:
+    """Its time, for example, in the seventh field of what it sends when it connects."""
+    first, second = b"2026-11-27 10:09:41.123", b"2026-11-27 10:09:58.456"
+    keys = {
+        method: [make_key(grpc_request(method, asked), PROFILES).key for asked in (first, second)]
+        for method in ("Connect", "Search")
+    }
+    assert keys["Connect"][0] == keys["Connect"][1] != keys["Search"][0]
+    assert keys["Search"][0] != keys["Search"][1]
