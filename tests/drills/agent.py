@@ -1,4 +1,4 @@
-"""An agent that asks through a worker and writes down what it sees, byte by byte, however it ends."""
+"""An agent that sends requests through a worker and records, byte by byte, what it receives and how it ends."""
 
 import asyncio
 import base64
@@ -15,8 +15,8 @@ from tests.drills.ledger import NAME, Ledger, SeenRequest
 from tests.drills.upstream import HOST, expected_body
 
 
-class Crew:
-    """Agents that keep one ledger. As an async context manager it ends their connections."""
+class AgentGroup:
+    """Agents that write to one ledger. At the end of the block their connections are closed."""
 
     def __init__(self, port: int, *, ca: Path | None = None) -> None:
         self.ledger = Ledger()
@@ -26,11 +26,11 @@ class Crew:
 
     @property
     def runs(self) -> tuple[str, ...]:
-        """The runs of all of them."""
+        """Return the runs of all agents."""
         return tuple(dict.fromkeys(agent.run for agent in self._agents))
 
     def agent(self, name: str, run: str | None = None) -> "Agent":
-        """One more agent; alone in its run unless that is named."""
+        """Add an agent. Its run has the agent's name unless `run` is given."""
         agent = Agent(self.ledger, self._port, name, run or name, self._trust)
         self._agents.append(agent)
         return agent
@@ -46,7 +46,7 @@ class Crew:
 
 
 class Agent:
-    """One agent of one run. It asks one request after the other, over one connection while that lasts."""
+    """One agent of one run. It sends one request after another, over one connection while that lasts."""
 
     def __init__(self, ledger: Ledger, port: int, name: str, run: str, trust: ssl.SSLContext | None) -> None:
         self.name = name
@@ -61,9 +61,10 @@ class Agent:
     async def ask(
         self, target: str, *, body: bytes = b"", enough: Callable[[SeenRequest], bool] | None = None
     ) -> SeenRequest:
-        """Ask for `target`, and see what comes: all of it, or up to what is `enough`; then leave.
+        """Send a request for `target` and read the response, to its end or until `enough` is true; then close the
+        connection.
 
-        Raises ConnectionRefusedError where nobody listens; that is no request, and the ledger does not have it.
+        Raises ConnectionRefusedError if nothing listens; the ledger does not contain such a request.
         """
         seen = SeenRequest(name=f"{self.name}.{self._serial}", run=self.run, expected=b"")
         self._serial += 1
@@ -89,8 +90,8 @@ class Agent:
         self._streams = None
         self._h11 = h11.Connection(h11.CLIENT)
 
-    async def ask_again(self, target: str) -> SeenRequest:
-        """Ask until somebody listens again."""
+    async def ask_until_reachable(self, target: str) -> SeenRequest:
+        """Repeat a request until something listens."""
 
         async def ask_if_reachable() -> SeenRequest | None:
             try:
@@ -100,8 +101,8 @@ class Agent:
 
         return await until(ask_if_reachable)
 
-    async def ask_on(self, stop: asyncio.Event, *targets: str, pause: float = 0) -> None:
-        """Ask one after the other, and again from the first, until told to stop; with a pause where it asks beside what takes seconds."""
+    async def ask_repeatedly(self, stop: asyncio.Event, *targets: str, pause: float = 0) -> None:
+        """Send requests for these targets in a cycle until `stop` is set, with a pause after each."""
         for target in itertools.cycle(targets):
             if stop.is_set():
                 return
@@ -109,15 +110,15 @@ class Agent:
             await asyncio.sleep(pause)
 
     async def ask_until_cut(self, *targets: str) -> None:
-        """Ask one after the other until an answer breaks off."""
+        """Send requests for these targets in a cycle until a response breaks off."""
         for target in itertools.cycle(targets):
-            if (await self.ask_again(target)).end != "whole":
+            if (await self.ask_until_reachable(target)).end != "whole":
                 return
 
     async def ask_until_refused(self, *targets: str) -> None:
-        """Ask one after the other, and again from the first, until nobody listens any more."""
+        """Send requests for these targets in a cycle until nothing listens."""
         try:
-            await self.ask_on(asyncio.Event(), *targets)
+            await self.ask_repeatedly(asyncio.Event(), *targets)
         except ConnectionRefusedError:
             return
 

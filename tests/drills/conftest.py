@@ -1,4 +1,4 @@
-"""What the drills share: a Postgres for those that do not drill it, and a cluster ready to be copied for those that do."""
+"""Fixtures of the drills: a shared Postgres, and a prepared cluster that a drill can copy and kill."""
 
 import asyncio
 import os
@@ -23,7 +23,7 @@ def _linux() -> None:
 
 @pytest.fixture(scope="session")
 def cluster(postgres_server: EmbeddedServer) -> Iterator[Path]:
-    """An embedded Postgres that has our tables and is at rest: making one takes longer than a drill."""
+    """A stopped embedded Postgres with Playhead's tables: creating one takes longer than a drill."""
     place = Path(tempfile.mkdtemp(prefix="playhead-test-", dir=memory_directory()))
     if os.geteuid() == 0:
         place.chmod(0o711)
@@ -40,7 +40,7 @@ def cluster(postgres_server: EmbeddedServer) -> Iterator[Path]:
 
 @pytest.fixture
 def data_with_postgres(data: Path, cluster: Path) -> Path:
-    """A data directory in which an embedded Postgres lies ready to be started."""
+    """A data directory with an embedded Postgres that can be started."""
     data.mkdir(mode=0o711 if os.geteuid() == 0 else 0o700)
     subprocess.run(["cp", "-a", cluster, data / "pg"], check=True)
     return data

@@ -1,4 +1,4 @@
-"""`playhead up` as a process that may be killed, its processes by name, and what it has recorded."""
+"""Run `playhead up` as a process that may be killed; find its processes, and read what it has recorded."""
 
 import asyncio
 import os
@@ -20,12 +20,12 @@ from tests.support.api import authorization, ready_words
 from tests.support.service import command, surroundings
 
 STARTED, STOPPED = 60, 10
-"""Seconds: how long a start may take here, and by the contract an end."""
+"""The seconds that a start may take in a test, and that a stop may take by contract."""
 
 
 @dataclass(frozen=True, slots=True)
 class Process:
-    """One process, which its number alone does not name: numbers are used again."""
+    """A process, identified by its id and its start time, because ids are used again."""
 
     pid: int
     started: str
@@ -33,7 +33,7 @@ class Process:
 
     @classmethod
     def of(cls, pid: int) -> "Process | None":
-        """The living process of a number."""
+        """Return the running process with an id."""
         try:
             stat = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
             command = Path(f"/proc/{pid}/cmdline").read_bytes().replace(b"\0", b" ").decode()
@@ -44,7 +44,7 @@ class Process:
 
     @property
     def alive(self) -> bool:
-        """Whether it still runs."""
+        """Whether it is running."""
         now = Process.of(self.pid)
         return now is not None and now.started == self.started
 
@@ -54,7 +54,7 @@ class Process:
 
 
 def descendants(pid: int) -> list[Process]:
-    """All living processes below one, whoever started them."""
+    """Return all running descendants of a process."""
     parents: dict[int, list[int]] = {}
     for entry in Path("/proc").iterdir():
         if entry.name.isdigit():
@@ -71,8 +71,8 @@ def descendants(pid: int) -> list[Process]:
     return found
 
 
-def mentioning(data: Path) -> list[Process]:
-    """All living processes that were told of a data directory on their command line: Postgres and what makes it."""
+def find_processes(data: Path) -> list[Process]:
+    """Return all running processes with a data directory on their command line: Postgres, and what creates it."""
     found = (Process.of(int(entry.name)) for entry in Path("/proc").iterdir() if entry.name.isdigit())
     return [process for process in found if process and str(data) in process.command]
 
@@ -92,28 +92,28 @@ class Up:
 
     @property
     def api(self) -> str:
-        """Where the store server answers."""
+        """The address of the API."""
         return self.ready["api"]
 
     @property
     def workers(self) -> list[Process]:
-        """Its worker processes."""
+        """Return its worker processes."""
         return [one for one in descendants(self.process.pid) if "proxy.worker.process" in one.command]
 
     @property
     def store_server(self) -> Process:
-        """Its store server; there is one, or it is being started again."""
+        """Return its store server, or None while it is restarted."""
         return next(one for one in descendants(self.process.pid) if "proxy.processes.store_server" in one.command)
 
     @property
     def postmaster(self) -> Process:
-        """The embedded Postgres."""
+        """Return the embedded Postgres."""
         found = Process.of(int((self.data / "pg/data/postmaster.pid").read_text().split()[0]))
         assert found
         return found
 
     async def stop(self, patience: float = 60) -> float:
-        """Stop it as a service manager does; the seconds it took. It must end cleanly, and within this time."""
+        """Stop it as a service manager does; return the seconds. It must exit cleanly within the time."""
         loop = asyncio.get_running_loop()
         began = loop.time()
         self.process.send_signal(signal.SIGTERM)
@@ -125,7 +125,7 @@ class Up:
 
 @asynccontextmanager
 async def up(data: Path, *flags: str, config: str = "", env: Mapping[str, str] | None = None) -> AsyncIterator[Up]:
-    """Start it on free ports, unless `flags` say which; in the end stop it, where a drill has not ended it already."""
+    """Start it on free ports, unless `flags` give them; stop it at the end of the block if it is still running."""
     file = data.with_suffix(".toml")
     file.write_text(config)
     process = await asyncio.create_subprocess_exec(
@@ -151,13 +151,13 @@ async def _ready(process: asyncio.subprocess.Process) -> dict[str, str]:
 
 
 def environment(more: Mapping[str, str] | None = None) -> dict[str, str]:
-    """Ours without what would tell Playhead or a client something else."""
+    """Return this environment without variables that affect Playhead or a client."""
     ours = surroundings()
     return {name: value for name, value in ours.items() if not name.lower().endswith("_proxy")} | dict(more or {})
 
 
 async def until[T](question: Callable[[], Awaitable[T | None]], patience: float = 60) -> T:
-    """Ask again and again until there is an answer. What is asked is another process: it sends us no events."""
+    """Call a function repeatedly until it returns a result. It polls another process, which sends no events."""
     async with asyncio.timeout(patience):
         while not (answer := await question()):  # noqa: ASYNC110 - as said
             await asyncio.sleep(0.05)
@@ -165,14 +165,14 @@ async def until[T](question: Callable[[], Awaitable[T | None]], patience: float 
 
 
 async def until_true(condition: Callable[[], bool], patience: float = 60) -> None:
-    """Look again and again until it is so."""
+    """Call a function repeatedly until it returns true."""
     async with asyncio.timeout(patience):
         while not condition():  # noqa: ASYNC110 - as said
             await asyncio.sleep(0.05)
 
 
 async def get(api: str, path: str, **query: str) -> Any:
-    """JSON of the REST interface; None where it is not there, or not now."""
+    """Return JSON from the REST API; None if it is not found or the API is not reachable."""
     async with httpx2.AsyncClient(
         base_url=f"{api}/v1", headers=authorization(api), trust_env=False, verify=False, timeout=30
     ) as http:
@@ -184,7 +184,7 @@ async def get(api: str, path: str, **query: str) -> Any:
 
 
 async def bundle(api: str, run: str) -> Bundle:
-    """All that is recorded of a run, once everything acknowledged is in."""
+    """Return everything that is recorded of a run, once all acknowledged records are stored."""
 
     async def is_settled() -> bool:
         calls = await get(api, f"/runs/{run}/calls", settled="true", limit="1")
@@ -199,12 +199,12 @@ async def bundle(api: str, run: str) -> Bundle:
 
 
 async def load_exchanges(api: str, *runs: str) -> list[Exchange]:
-    """The exchanges of runs, in the order of their steps."""
+    """Return the exchanges of runs in the order of their steps."""
     return [exchange for run in runs for exchange in (await bundle(api, run)).exchanges]
 
 
 def read_spools(data: Path) -> bytes:
-    """Everything that lies in the spools now."""
+    """Return the content of all spools."""
     found = []
     for path in (data / "spool").rglob("*"):
         try:
@@ -215,13 +215,15 @@ def read_spools(data: Path) -> bytes:
 
 
 async def kill_process(process: Process) -> None:
-    """kill -9, and wait until it is gone."""
+    """Kill a process with SIGKILL, and wait until it has ended."""
     process.kill()
     await until_true(lambda: not process.alive)
 
 
 async def compare_when_sound(house: Up, ledger: Ledger, source: Upstream, runs: Sequence[str]) -> Comparison:
-    """The ledger against the record, as soon as that is sound: what a dead worker left open comes a moment later."""
+    """Compare the ledger with the record until it is sound: exchanges that a killed worker left open are closed a
+    moment later.
+    """
     last = ledger.compare([])
 
     async def sound() -> bool:
@@ -238,7 +240,7 @@ async def compare_when_sound(house: Up, ledger: Ledger, source: Upstream, runs: 
 
 
 async def save_bundle(api: str, run: str, path: Path) -> Path:
-    """The bundle of a run as a file."""
+    """Save the bundle of a run as a file."""
     async with httpx2.AsyncClient(
         base_url=f"{api}/v1", headers=authorization(api), trust_env=False, verify=False, timeout=30
     ) as http:

@@ -1,4 +1,4 @@
-"""Where secrets could hide: everything that was written or printed, opened as far as it can be opened."""
+"""Search for secrets in everything that was written or printed, decompressed as far as possible."""
 
 import base64
 import os
@@ -16,7 +16,7 @@ COMPRESSED = re.compile(rb"\x1f\x8b\x08|\x78[\x01\x5e\x9c\xda]")
 
 
 def decompressed_parts(data: bytes) -> Iterator[bytes]:
-    """The bytes, and what is compressed in them."""
+    """Yield the bytes, and what is compressed in them."""
     yield data
     for found in COMPRESSED.finditer(data):
         inflate = zlib.decompressobj(47)
@@ -29,7 +29,7 @@ def decompressed_parts(data: bytes) -> Iterator[bytes]:
 
 
 def find_leaks(secrets: Mapping[str, str], places: Iterable[tuple[str, bytes]]) -> list[str]:
-    """Which secret is where, as it is or in base64."""
+    """Return where each secret was found, in clear or in base64."""
     wanted = {
         name: (secret.encode(), base64.b64encode(secret.encode()).rstrip(b"=")) for name, secret in secrets.items()
     }
@@ -46,7 +46,7 @@ def find_leaks(secrets: Mapping[str, str], places: Iterable[tuple[str, bytes]]) 
 
 
 def files(*roots: Path) -> Iterator[tuple[str, bytes]]:
-    """Every file below."""
+    """Yield every file below a directory."""
     for root in roots:
         for path in sorted(root.rglob("*")):
             if path.is_file() and not path.is_symlink():
@@ -54,7 +54,7 @@ def files(*roots: Path) -> Iterator[tuple[str, bytes]]:
 
 
 async def tables(url: str) -> list[tuple[str, bytes]]:
-    """Every value of every column of every table, unpacked where it is packed."""
+    """Return every value of every column of every table, decompressed."""
     connection = await asyncpg.connect(url)
     try:
         names = await connection.fetch("SELECT tablename FROM pg_tables WHERE schemaname = 'public'")

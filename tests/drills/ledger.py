@@ -15,11 +15,11 @@ type End = Literal["whole", "cut", "left"]
 """The answer came to its end; it broke off (or never came); the agent itself went away."""
 
 NAME = "x-request-id"
-"""The header by which a request in the record is known to be the one in the ledger: recorders keep it as it is."""
+"""The header that connects a request in the record with the one in the ledger. Recorders keep it unchanged."""
 
 
 PROMISES = ("lost", "silent", "doubled", "changed", "overstated", "invented", "unknown", "disordered")
-"""What must not be, each a list of names in a `Comparison`."""
+"""The kinds of broken promises, each a list of names in a `Comparison`."""
 
 
 @dataclass(slots=True, kw_only=True)
@@ -27,33 +27,35 @@ class SeenRequest:
     """One request as its agent saw it end."""
 
     name: str
-    """`AGENT.N`: the agent's nth request."""
+    """`AGENT.N`: the nth request of the agent."""
 
     run: str
     expected: bytes
-    """All of the body that the upstream has for it."""
+    """The whole body that the upstream sends for it."""
 
     status: int | None = None
     headers: tuple[tuple[str, str], ...] = ()
     body: bytes = b""
     end: End = "cut"
     refused: bool = False
-    """Whether it was Playhead that answered, in the upstream's place."""
+    """Whether Playhead answered in place of the upstream."""
 
 
 @dataclass(slots=True)
 class Ledger:
-    """Everything that agents saw, in the order in which it ended."""
+    """All requests of the agents, in the order in which they ended."""
 
     seen: list[SeenRequest] = field(default_factory=list)
 
     @property
     def whole(self) -> list[SeenRequest]:
-        """What was answered to its end, by the upstream."""
+        """Return the requests that the upstream answered completely."""
         return [seen for seen in self.seen if seen.end == "whole" and not seen.refused]
 
     def compare(self, recorded: Sequence[Exchange], asked: Sequence[str] = ()) -> "Comparison":
-        """Hold it against the exchanges of the record, in their order; `asked` is whose requests the upstream got."""
+        """Compare the ledger with the exchanges of the record, in their order. `asked` are the names of the requests
+        that the upstream received.
+        """
         found: dict[str, Exchange] = {name_of(exchange): exchange for exchange in recorded}
         known = {seen.name for seen in self.seen}
         twice = Counter(map(name_of, recorded)) + Counter(exchange.id for exchange in recorded)
@@ -75,35 +77,37 @@ class Ledger:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Comparison:
-    """Names of requests, by what is wrong with their record."""
+    """The names of requests, by the fault of their record."""
 
     counts: Counter[str]
     recorded: int
     complete: int
     lost: list[str]
-    """The agent saw it end; the record does not have it."""
+    """The agent saw the request end, but it is not recorded."""
 
     silent: list[str]
-    """The upstream was asked; the record does not say so."""
+    """The upstream received the request, but it is not recorded."""
 
     doubled: list[str]
     changed: list[str]
-    """The agent saw it end; the record has other bytes, another status, or no end."""
+    """The agent saw the request end, but the record has other bytes, another status or no end."""
 
     overstated: list[str]
-    """Recorded as completed, with less than all of it."""
+    """The request is recorded as completed, but not all of it is recorded."""
 
     invented: list[str]
-    """Recorded with bytes that the upstream never had."""
+    """The record contains bytes that the upstream never sent."""
 
     unknown: list[str]
     disordered: list[str]
     shorter: list[str]
-    """The record has less of the answer than the agent got: only a killed worker may do that, to what did not end."""
+    """Less of the response is recorded than the agent received. Only a killed worker may cause this, for a response
+    that did not end.
+    """
 
     @property
     def sound(self) -> bool:
-        """Whether every promise was kept."""
+        """Whether no promise was broken."""
         return not any(getattr(self, promise) for promise in PROMISES)
 
     def __str__(self) -> str:
@@ -114,7 +118,7 @@ class Comparison:
 
 
 def name_of(exchange: Exchange) -> str:
-    """Which request it was."""
+    """Return the name of an exchange's request."""
     return header(exchange.request.headers, NAME) or exchange.id
 
 
@@ -133,7 +137,7 @@ def _is_overstated(seen: SeenRequest, exchange: Exchange) -> bool:
 
 
 def _find_disorder(names: Sequence[str]) -> Iterator[str]:
-    """Requests that are recorded before an earlier one of the same agent, who asks one after the other."""
+    """Yield the requests that are recorded before an earlier one of the same agent."""
     last: dict[str, int] = {}
     for name in names:
         agent, _, number = name.rpartition(".")

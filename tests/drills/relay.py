@@ -1,4 +1,4 @@
-"""What stands between a store server and its Postgres, and can let it be away or hung as networks and servers are."""
+"""A relay between a store server and its Postgres, which can disconnect them or stop passing data."""
 
 import asyncio
 import tempfile
@@ -13,66 +13,66 @@ SOCKET = ".s.PGSQL.5432"
 
 @dataclass
 class Relay:
-    """A Postgres of its own, as far as its clients can tell."""
+    """A relay that looks like a Postgres server to its clients."""
 
     url: str
-    goes_on: asyncio.Event = field(default_factory=asyncio.Event)
-    """Cleared, nothing passes any more, and nobody is told."""
+    passes_data: asyncio.Event = field(default_factory=asyncio.Event)
+    """While it is cleared, no data passes, and connections stay open."""
 
     away: bool = False
     refused: int = 0
-    """How often somebody came while it was away."""
+    """The number of connections that were refused."""
 
     open: set[asyncio.StreamWriter] = field(default_factory=set)
 
-    def go_away(self) -> None:
-        """Break every connection and take no more."""
+    def disconnect(self) -> None:
+        """Reset every connection, and refuse new ones."""
         self.away = True
         for writer in self.open:
             writer.transport.abort()
 
-    def come_back(self) -> None:
-        """Be there again, and answer."""
+    def reconnect(self) -> None:
+        """Accept connections and pass data again."""
         self.away = False
-        self.goes_on.set()
+        self.passes_data.set()
 
 
 @asynccontextmanager
 async def relay(database_url: str) -> AsyncIterator[Relay]:
-    """A relay in front of a Postgres that listens on a Unix socket."""
+    """Run a relay in front of a Postgres that listens on a Unix socket."""
     parts = urlsplit(database_url)
     upstream = Path(parse_qs(parts.query)["host"][0], SOCKET)
     with tempfile.TemporaryDirectory(prefix="playhead-test-") as place:
-        between = Relay(url=f"postgresql://{parts.path}?host={place}&user=playhead")
-        between.goes_on.set()
+        relayed = Relay(url=f"postgresql://{parts.path}?host={place}&user=playhead")
+        relayed.passes_data.set()
 
         async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-            if between.away:
-                between.refused += 1
+            if relayed.away:
+                relayed.refused += 1
                 writer.transport.abort()
                 return
             theirs_reader, theirs = await asyncio.open_unix_connection(upstream)
-            between.open |= {writer, theirs}
+            relayed.open |= {writer, theirs}
             try:
                 async with asyncio.TaskGroup() as both:
-                    both.create_task(_pass(between, reader, theirs))
-                    both.create_task(_pass(between, theirs_reader, writer))
+                    both.create_task(_pass(relayed, reader, theirs))
+                    both.create_task(_pass(relayed, theirs_reader, writer))
             except* OSError:
                 pass  # broken off, as relays are here
             finally:
                 for end in (writer, theirs):
-                    between.open.discard(end)
+                    relayed.open.discard(end)
                     end.close()
 
         server = await asyncio.start_unix_server(serve, Path(place, SOCKET))
         async with server:
-            yield between
-            between.go_away()
+            yield relayed
+            relayed.disconnect()
 
 
-async def _pass(between: Relay, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+async def _pass(relayed: Relay, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
     while data := await reader.read(65536):
-        await between.goes_on.wait()
+        await relayed.passes_data.wait()
         writer.write(data)
         await writer.drain()
     writer.close()

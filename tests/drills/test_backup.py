@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from tests.drills.agent import Crew
+from tests.drills.agent import AgentGroup
 from tests.drills.house import bundle, environment, load_exchanges, up
 from tests.drills.ledger import Ledger, name_of
 from tests.drills.upstream import upstream
@@ -32,14 +32,16 @@ async def test_a_backup_under_load_is_restored_with_every_acknowledged_call(data
     async with (
         upstream() as source,
         up(data, *database, config=source.config) as house,
-        Crew(house.port) as crew,
+        AgentGroup(house.port) as agent_group,
     ):
         stop = asyncio.Event()
         async with asyncio.TaskGroup() as group:
             for run in RUNS:
-                group.create_task(crew.agent(run).ask_on(stop, "/whole?size=3000", "/stream?pieces=10", pause=0.02))
+                group.create_task(
+                    agent_group.agent(run).ask_repeatedly(stop, "/whole?size=3000", "/stream?pieces=10", pause=0.02)
+                )
             await source.wait_for_requests(200)
-            acknowledged = Ledger(list(crew.ledger.whole))
+            acknowledged = Ledger(list(agent_group.ledger.whole))
             code, out, err = await playhead("backup", str(file), "--data", str(data), *database, "--json")
             assert code == 0, err
             await source.wait_for_requests(20)  # recording went on

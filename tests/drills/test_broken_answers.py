@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.drills.agent import Crew
+from tests.drills.agent import AgentGroup
 from tests.drills.house import bundle, compare_when_sound, save_bundle, up
 from tests.drills.ledger import Ledger, name_of
 from tests.drills.upstream import HOST, pieces, upstream
@@ -28,29 +28,31 @@ async def test_what_breaks_off_breaks_off_again_at_the_same_byte(data: Path, dat
     async with (
         upstream() as source,
         up(data, "--database-url", database_url, config=source.config) as house,
-        Crew(house.port) as crew,
+        AgentGroup(house.port) as agent_group,
     ):
-        agent = crew.agent("agent")
+        agent = agent_group.agent("agent")
         for target in BROKEN:
             await agent.ask(target)
-        comparison = await compare_when_sound(house, crew.ledger, source, crew.runs)
+        comparison = await compare_when_sound(house, agent_group.ledger, source, agent_group.runs)
         recording = await save_bundle(house.api, "agent", data.with_suffix(".jsonl"))
         exchanges = (await bundle(house.api, "agent")).exchanges
     assert comparison.sound, str(comparison)
     assert not comparison.shorter, str(comparison)
     outcomes = ["server_closed"] * (len(BROKEN) - 1) + ["completed"]
     assert [exchange.outcome for exchange in exchanges] == outcomes
-    assert [seen.end for seen in crew.ledger.seen] == ["cut"] * (len(BROKEN) - 1) + ["whole"]
-    assert [len(seen.body) for seen in crew.ledger.seen] == [_size(*one, n) for n, one in enumerate(BROKEN.items())]
+    assert [seen.end for seen in agent_group.ledger.seen] == ["cut"] * (len(BROKEN) - 1) + ["whole"]
+    assert [len(seen.body) for seen in agent_group.ledger.seen] == [
+        _size(*one, n) for n, one in enumerate(BROKEN.items())
+    ]
 
     async with (
         up(data, "--part", "proxy", "--mode", "replay", "--replay", str(recording)) as house,
-        Crew(house.port) as again,
+        AgentGroup(house.port) as again,
     ):
         agent = again.agent("agent")
         for target in BROKEN:
             await agent.ask(target)
-    assert _as_seen(again.ledger) == _as_seen(crew.ledger)
+    assert _as_seen(again.ledger) == _as_seen(agent_group.ledger)
 
 
 LEAVER = """
@@ -72,12 +74,14 @@ async def test_an_agent_that_leaves_is_recorded_as_that_and_may_leave_again(data
     async with (
         upstream() as source,
         up(data, "--database-url", database_url, config=source.config) as house,
-        Crew(house.port) as crew,
+        AgentGroup(house.port) as agent_group,
     ):
-        seen = await crew.agent("leaver").ask("/hold?pieces=10", enough=lambda seen: seen.body.count(b"data:") == 5)
+        seen = await agent_group.agent("leaver").ask(
+            "/hold?pieces=10", enough=lambda seen: seen.body.count(b"data:") == 5
+        )
         async with asyncio.timeout(60):
             await source.wait_until_left(1)
-        comparison = await compare_when_sound(house, crew.ledger, source, crew.runs)
+        comparison = await compare_when_sound(house, agent_group.ledger, source, agent_group.runs)
         recording = await save_bundle(house.api, "leaver", data.with_suffix(".jsonl"))
         (exchange,) = (await bundle(house.api, "leaver")).exchanges
     assert comparison.sound, str(comparison)

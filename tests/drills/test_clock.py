@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.drills.agent import Crew
+from tests.drills.agent import AgentGroup
 from tests.drills.house import bundle, compare_when_sound, up
 from tests.drills.upstream import upstream
 
@@ -36,14 +36,14 @@ async def test_a_jumping_clock_harms_no_order_and_no_duration(data: Path, databa
     async with (
         upstream() as source,
         up(data, "--database-url", database_url, config=source.config, env=env) as house,
-        Crew(house.port) as crew,
+        AgentGroup(house.port) as agent_group,
     ):
-        agent = crew.agent("agent")
+        agent = agent_group.agent("agent")
         for hours in (0, 1, -1, 0):
             clock.write_text(str(hours * HOUR))
             for _ in range(4):
                 await agent.ask("/stream?pieces=3")
-        comparison = await compare_when_sound(house, crew.ledger, source, crew.runs)
+        comparison = await compare_when_sound(house, agent_group.ledger, source, agent_group.runs)
         exchanges = (await bundle(house.api, "agent")).exchanges
     assert comparison.sound, str(comparison)
     assert all(one.id < two.id for one, two in itertools.pairwise(exchanges))

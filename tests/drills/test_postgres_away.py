@@ -13,7 +13,7 @@ from sqlalchemy import text
 from store.database.connection import Database
 from store.database.schema_version import SCHEMA
 from store.embedded.postgres import EmbeddedServer
-from tests.drills.agent import Crew
+from tests.drills.agent import AgentGroup
 from tests.drills.house import Up, compare_when_sound, descendants, kill_process, load_exchanges, until, until_true, up
 from tests.drills.relay import Relay, relay
 from tests.drills.upstream import Upstream, upstream
@@ -24,20 +24,20 @@ from tests.support.service import command
 
 async def _away(source: Upstream, database: Relay, house: Up) -> None:
     """Gone for a while, and the store server dies meanwhile."""
-    database.go_away()
+    database.disconnect()
     await source.wait_for_requests(20)
     await kill_process(house.store_server)
     before = database.refused
     await until_true(lambda: database.refused > before)
-    database.come_back()
+    database.reconnect()
 
 
 async def _hang_database(source: Upstream, database: Relay) -> None:
     """There, and silent."""
-    database.goes_on.clear()
+    database.passes_data.clear()
     await source.wait_for_requests(40)
     await asyncio.sleep(2)
-    database.come_back()
+    database.reconnect()
 
 
 async def test_a_start_that_lacks_nothing_logs_no_failure(data: Path, database_url: str) -> None:
@@ -74,17 +74,17 @@ async def test_up_serves_and_records_until_a_postgres_comes_that_it_can_use(
         relay(url(postgres_server, "late")) as database,
         httpx2.AsyncClient(trust_env=False, verify=False, timeout=60) as client,
     ):
-        database.go_away()
+        database.disconnect()
         async with (
             up(data, "--database-url", database.url, config=source.config) as house,
-            Crew(house.port) as crew,
+            AgentGroup(house.port) as agent_group,
         ):
             client.base_url = house.api
             await reason("Postgres is not available")
-            await crew.agent("early").ask("/whole?size=3000")
+            await agent_group.agent("early").ask("/whole?size=3000")
             assert (await client.get("/v1/runs", headers=authorization(house.api))).status_code == 503
             assert (await client.get("/healthz")).status_code == 200
-            database.come_back()
+            database.reconnect()
             await reason('database "late" does not exist')
             create(postgres_server, "future", template=TEMPLATE)
             await _set_version(url(postgres_server, "future"), "9999")
@@ -118,13 +118,15 @@ async def test_a_postgres_that_does_not_answer_is_waited_for(data: Path, databas
         upstream() as source,
         relay(database_url) as database,
         up(data, "--database-url", database.url, config=source.config) as house,
-        Crew(house.port) as crew,
+        AgentGroup(house.port) as agent_group,
     ):
         stop = asyncio.Event()
         async with asyncio.TaskGroup() as group:
             for n in range(3):
                 group.create_task(
-                    crew.agent(f"agent-{n}").ask_on(stop, "/whole?size=3000", "/stream?pieces=5", pause=0.02)
+                    agent_group.agent(f"agent-{n}").ask_repeatedly(
+                        stop, "/whole?size=3000", "/stream?pieces=5", pause=0.02
+                    )
                 )
             await source.wait_for_requests(20)
             await _hang_database(source, database)
@@ -132,18 +134,22 @@ async def test_a_postgres_that_does_not_answer_is_waited_for(data: Path, databas
             await _away(source, database, house)
             await source.wait_for_requests(20)
             stop.set()
-        comparison = await compare_when_sound(house, crew.ledger, source, crew.runs)
+        comparison = await compare_when_sound(house, agent_group.ledger, source, agent_group.runs)
     assert comparison.sound, str(comparison)
     assert set(comparison.counts) == {"whole"}, str(comparison)
 
 
 @pytest.mark.slow
 async def test_our_own_postgres_may_be_stopped_and_killed(data_with_postgres: Path) -> None:
-    async with upstream() as source, up(data_with_postgres, config=source.config) as house, Crew(house.port) as crew:
+    async with (
+        upstream() as source,
+        up(data_with_postgres, config=source.config) as house,
+        AgentGroup(house.port) as agent_group,
+    ):
         stop = asyncio.Event()
         async with asyncio.TaskGroup() as group:
             for n in range(3):
-                group.create_task(crew.agent(f"agent-{n}").ask_on(stop, "/whole?size=3000", pause=0.02))
+                group.create_task(agent_group.agent(f"agent-{n}").ask_repeatedly(stop, "/whole?size=3000", pause=0.02))
             await source.wait_for_requests(20)
             postmaster = house.postmaster
             server = [postmaster, *descendants(postmaster.pid)]
@@ -158,7 +164,7 @@ async def test_our_own_postgres_may_be_stopped_and_killed(data_with_postgres: Pa
             await kill_process(postmaster)
             await source.wait_for_requests(20)
             stop.set()
-        comparison = await compare_when_sound(house, crew.ledger, source, crew.runs)
+        comparison = await compare_when_sound(house, agent_group.ledger, source, agent_group.runs)
     assert comparison.sound, str(comparison)
     assert set(comparison.counts) == {"whole"}, str(comparison)
     await until_true(lambda: not postmaster.alive)
@@ -171,7 +177,7 @@ async def test_a_command_runs_and_is_recorded_while_postgres_is_away(data: Path,
         relay(database_url) as database,
         up(data, "--database-url", database.url, config=source.config) as house,
     ):
-        database.go_away()
+        database.disconnect()
         program = "import urllib.request; print(len(urllib.request.urlopen('http://api.drill.example/whole?size=3000').read()))"
         line = command("record", "--data", str(data), "--run", "while-away", "--", sys.executable, "-c", program)
         ran = await asyncio.create_subprocess_exec(
@@ -182,7 +188,7 @@ async def test_a_command_runs_and_is_recorded_while_postgres_is_away(data: Path,
         assert (ran.returncode, out.strip()) == (0, b"3000"), said.decode()
         assert b"is recorded into the spool" in said
         assert b"waits in the spool and cannot be shown yet" in said
-        database.come_back()
+        database.reconnect()
         async with httpx2.AsyncClient(
             base_url=house.api, headers=authorization(house.api), timeout=30, trust_env=False, verify=False
         ) as client:

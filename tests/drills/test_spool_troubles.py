@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.drills.agent import Crew
+from tests.drills.agent import AgentGroup
 from tests.drills.house import Up, bundle, compare_when_sound, environment, get, load_exchanges, until, up
 from tests.drills.upstream import upstream
 from tests.support.service import command
@@ -82,10 +82,10 @@ async def test_agents_go_on_and_their_runs_say_what_is_missing(data: Path, datab
         async with (
             upstream() as source,
             up(data, "--database-url", database_url, config=source.config) as house,
-            Crew(house.port) as crew,
+            AgentGroup(house.port) as agent_group,
         ):
-            await _in_trouble(house, crew)
-            comparison = crew.ledger.compare(await load_exchanges(house.api, *crew.runs))
+            await _in_trouble(house, agent_group)
+            comparison = agent_group.ledger.compare(await load_exchanges(house.api, *agent_group.runs))
             runs = {run: await get(house.api, f"/runs/{run}") for run in TROUBLES}
             gaps = {run: (await bundle(house.api, run)).gaps for run in TROUBLES}
     assert set(comparison.counts) == {"whole"}, str(comparison)
@@ -104,11 +104,11 @@ async def test_nothing_unrecorded_happens_where_that_is_the_policy(data: Path, d
         async with (
             upstream() as source,
             up(data, *flags, config=source.config) as house,
-            Crew(house.port) as crew,
+            AgentGroup(house.port) as agent_group,
         ):
-            await _in_trouble(house, crew)
-            comparison = await compare_when_sound(house, crew.ledger, source, crew.runs)
-    refused = [seen for seen in crew.ledger.seen if seen.refused]
+            await _in_trouble(house, agent_group)
+            comparison = await compare_when_sound(house, agent_group.ledger, source, agent_group.runs)
+    refused = [seen for seen in agent_group.ledger.seen if seen.refused]
     assert comparison.sound, str(comparison)
     assert {seen.status for seen in refused} == {503}
     assert not {seen.name for seen in refused} & set(source.asked)
@@ -116,15 +116,15 @@ async def test_nothing_unrecorded_happens_where_that_is_the_policy(data: Path, d
         assert sum(seen.run == run for seen in refused) > ASKED // 4, str(comparison)
 
 
-async def _in_trouble(house: Up, crew: Crew) -> None:
+async def _in_trouble(house: Up, agent_group: AgentGroup) -> None:
     """Ask well, then in trouble; and go on when all is well again."""
     for run, (trouble, _) in TROUBLES.items():
-        agent = crew.agent(run)
+        agent = agent_group.agent(run)
         await agent.ask(LARGE)
         with trouble(house):
             for _ in range(ASKED):
                 await agent.ask(LARGE)
-        await until(lambda: _kept_again(house, crew))
+        await until(lambda: _kept_again(house, agent_group))
 
 
 def test_a_spool_that_cannot_be_written_is_said_in_one_sentence(data: Path) -> None:
@@ -138,9 +138,9 @@ def test_a_spool_that_cannot_be_written_is_said_in_one_sentence(data: Path) -> N
     assert "--data DIR" in said
 
 
-async def _kept_again(house: Up, crew: Crew) -> bool:
+async def _kept_again(house: Up, agent_group: AgentGroup) -> bool:
     """Ask once more, in a new run: whether it is in the record, whole."""
-    seen = await crew.agent(f"later-{len(crew.runs)}").ask("/whole?size=10")
+    seen = await agent_group.agent(f"later-{len(agent_group.runs)}").ask("/whole?size=10")
     if seen.end != "whole" or seen.refused:
         return False
     run = await get(house.api, f"/runs/{seen.run}", settled="true")

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.drills.agent import Crew
-from tests.drills.house import STOPPED, bundle, compare_when_sound, environment, mentioning, until_true, up
+from tests.drills.agent import AgentGroup
+from tests.drills.house import STOPPED, bundle, compare_when_sound, environment, find_processes, until_true, up
 from tests.drills.relay import relay
 from tests.drills.upstream import upstream
 from tests.support.service import command
@@ -19,20 +19,20 @@ async def test_stopped_under_load_it_ends_in_time_and_loses_nothing(data: Path, 
         flags = ("--database-url", database_url)
         async with (
             up(data, *flags, config=source.config) as house,
-            Crew(house.port) as crew,
+            AgentGroup(house.port) as agent_group,
             asyncio.TaskGroup() as group,
         ):
             for n in range(5):
                 targets = ("/whole?size=3000", "/stream?pieces=5")
-                group.create_task(crew.agent(f"agent-{n}").ask_until_refused(*targets))
-            endless = group.create_task(crew.agent("endless").ask("/hold?pieces=10"))
+                group.create_task(agent_group.agent(f"agent-{n}").ask_until_refused(*targets))
+            endless = group.create_task(agent_group.agent("endless").ask("/hold?pieces=10"))
             await source.wait_until_holding(1)
             await source.wait_for_requests(50)
             await house.stop(STOPPED)
         assert endless.result().end == "cut"
         async with up(data, *flags, config=source.config) as house:
-            comparison = await compare_when_sound(house, crew.ledger, source, crew.runs)
-            gaps = [gap for run in crew.runs for gap in (await bundle(house.api, run)).gaps]
+            comparison = await compare_when_sound(house, agent_group.ledger, source, agent_group.runs)
+            gaps = [gap for run in agent_group.runs for gap in (await bundle(house.api, run)).gaps]
     assert comparison.sound, str(comparison)
     assert not comparison.shorter, str(comparison)
     assert comparison.counts["whole"] >= 50, str(comparison)
@@ -44,14 +44,17 @@ async def test_stopped_while_its_database_is_silent_it_ends_in_time_and_loses_no
     data: Path, database_url: str
 ) -> None:
     async with upstream() as source, relay(database_url) as database:
-        async with up(data, "--database-url", database.url, config=source.config) as house, Crew(house.port) as crew:
-            database.goes_on.clear()
-            agent = crew.agent("agent")
+        async with (
+            up(data, "--database-url", database.url, config=source.config) as house,
+            AgentGroup(house.port) as agent_group,
+        ):
+            database.passes_data.clear()
+            agent = agent_group.agent("agent")
             for _ in range(20):
                 await agent.ask("/whole?size=3000")
             await house.stop(STOPPED)
         async with up(data, "--database-url", database_url, config=source.config) as house:
-            comparison = await compare_when_sound(house, crew.ledger, source, crew.runs)
+            comparison = await compare_when_sound(house, agent_group.ledger, source, agent_group.runs)
     assert comparison.sound, str(comparison)
     assert comparison.counts == {"whole": 20}, str(comparison)
 
@@ -71,9 +74,9 @@ async def test_stopped_while_it_starts_it_ends_in_time(data: Path, number: int, 
     )
     assert process.stderr
     assert b"starting" in await process.stderr.readline()
-    await until_true(lambda: any(stage in one.command for one in mentioning(data)))
+    await until_true(lambda: any(stage in one.command for one in find_processes(data)))
     process.send_signal(number)
     async with asyncio.timeout(STOPPED):
         said, _ = await process.communicate()
     assert (process.returncode, said) == (0, b"")
-    await until_true(lambda: not mentioning(data))
+    await until_true(lambda: not find_processes(data))

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.drills.agent import Crew
+from tests.drills.agent import AgentGroup
 from tests.drills.house import bundle, compare_when_sound, get, kill_process, until, up
 from tests.drills.upstream import upstream
 
@@ -17,21 +17,23 @@ async def test_a_store_server_killed_again_and_again_loses_nothing_and_doubles_n
     async with (
         upstream() as source,
         up(data, "--database-url", database_url, config=source.config) as house,
-        Crew(house.port) as crew,
+        AgentGroup(house.port) as agent_group,
     ):
         stop = asyncio.Event()
         async with asyncio.TaskGroup() as group:
             for n in range(5):
                 group.create_task(
-                    crew.agent(f"agent-{n}").ask_on(stop, "/whole?size=3000", "/stream?pieces=10", pause=0.02)
+                    agent_group.agent(f"agent-{n}").ask_repeatedly(
+                        stop, "/whole?size=3000", "/stream?pieces=10", pause=0.02
+                    )
                 )
             for _ in range(2):
                 await source.wait_for_requests(30)
                 await kill_process(house.store_server)
                 await until(lambda: get(house.api, "/runs/agent-0"))
             stop.set()
-        comparison = await compare_when_sound(house, crew.ledger, source, crew.runs)
-        gaps = [gap for run in crew.runs for gap in (await bundle(house.api, run)).gaps]
+        comparison = await compare_when_sound(house, agent_group.ledger, source, agent_group.runs)
+        gaps = [gap for run in agent_group.runs for gap in (await bundle(house.api, run)).gaps]
     assert comparison.sound, str(comparison)
     assert set(comparison.counts) == {"whole"}, str(comparison)
     assert not gaps

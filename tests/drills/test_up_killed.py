@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.drills.agent import Crew
+from tests.drills.agent import AgentGroup
 from tests.drills.house import Process, bundle, compare_when_sound, descendants, kill_process, until_true, up
 from tests.drills.upstream import upstream
 
@@ -16,12 +16,17 @@ async def test_a_killed_up_leaves_nothing_running_and_nothing_lost(data_with_pos
     elsewhere.mkdir()
     async with upstream() as source:
         env = {"TMPDIR": str(elsewhere)}
-        async with up(data_with_postgres, config=source.config, env=env) as house, Crew(house.port) as crew:
+        async with (
+            up(data_with_postgres, config=source.config, env=env) as house,
+            AgentGroup(house.port) as agent_group,
+        ):
             started = [*descendants(house.process.pid), *_postgres(house.postmaster)]
             async with asyncio.TaskGroup() as group:
                 for n in range(3):
-                    group.create_task(crew.agent(f"agent-{n}").ask_until_cut("/whole?size=3000", "/stream?pieces=5"))
-                streaming = group.create_task(crew.agent("stream").ask("/hold?pieces=10"))
+                    group.create_task(
+                        agent_group.agent(f"agent-{n}").ask_until_cut("/whole?size=3000", "/stream?pieces=5")
+                    )
+                streaming = group.create_task(agent_group.agent("stream").ask("/hold?pieces=10"))
                 await source.wait_until_holding(1)
                 await source.wait_for_requests(40)
                 itself = Process.of(house.process.pid)
@@ -32,7 +37,7 @@ async def test_a_killed_up_leaves_nothing_running_and_nothing_lost(data_with_pos
             await until_true(lambda: not any(process.alive for process in started))
             assert not list(elsewhere.iterdir()), "something was left outside of the data directory"
         async with up(data_with_postgres, config=source.config) as house:
-            comparison = await compare_when_sound(house, crew.ledger, source, crew.runs)
+            comparison = await compare_when_sound(house, agent_group.ledger, source, agent_group.runs)
             stream = (await bundle(house.api, "stream")).exchanges[0]
     assert comparison.sound, str(comparison)
     assert not comparison.shorter, str(comparison)

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.drills.agent import Crew
+from tests.drills.agent import AgentGroup
 from tests.drills.house import (
     Up,
     bundle,
@@ -31,20 +31,20 @@ async def test_a_worker_killed_in_mid_stream_loses_nothing_that_was_acknowledged
     async with (
         upstream() as source,
         up(data, "--database-url", database_url, config=source.config) as house,
-        Crew(house.port) as crew,
+        AgentGroup(house.port) as agent_group,
     ):
-        busy = crew.agent("busy", run="night")
+        busy = agent_group.agent("busy", run="night")
         async with asyncio.TaskGroup() as group:
             for n in range(STREAMS):
-                group.create_task(crew.agent(f"stream-{n}", run="night").ask(TARGET))
+                group.create_task(agent_group.agent(f"stream-{n}", run="night").ask(TARGET))
             await source.wait_until_holding(STREAMS)
             for _ in range(5):
                 await busy.ask("/whole?size=2000")
             await until_true(lambda: _all_spooled(house))
             await kill_process(house.workers[0])
         busy.leave()
-        assert (await busy.ask_again("/whole?size=100")).end == "whole", "the worker is not back on its port"
-        comparison = await compare_when_sound(house, crew.ledger, source, crew.runs)
+        assert (await busy.ask_until_reachable("/whole?size=100")).end == "whole", "the worker is not back on its port"
+        comparison = await compare_when_sound(house, agent_group.ledger, source, agent_group.runs)
         night = await bundle(house.api, "night")
         run = await get(house.api, "/runs/night")
         recording = await save_bundle(house.api, "night", data.with_suffix(".jsonl"))
@@ -57,7 +57,7 @@ async def test_a_worker_killed_in_mid_stream_loses_nothing_that_was_acknowledged
     assert (run["complete"], run["gaps"], run["exchanges"]) == (False, STREAMS, STREAMS + 6)
 
     flags = ("--part", "proxy", "--mode", "replay", "--replay", str(recording))
-    async with up(data, *flags) as house, Crew(house.port) as again:
+    async with up(data, *flags) as house, AgentGroup(house.port) as again:
         missed = await again.agent("stream").ask(TARGET)
     assert missed.status == 424
     assert json.loads(missed.body)["playhead"]["reason"] == "incomplete"
@@ -68,17 +68,17 @@ async def test_workers_killed_again_and_again_under_load_keep_every_promise(data
     async with (
         upstream() as source,
         up(data, "--database-url", database_url, config=source.config) as house,
-        Crew(house.port) as crew,
+        AgentGroup(house.port) as agent_group,
     ):
         source.pause = 0.002
-        agents = [crew.agent(f"agent-{n}") for n in range(6)]
+        agents = [agent_group.agent(f"agent-{n}") for n in range(6)]
         for _ in range(3):
             async with asyncio.TaskGroup() as group:
                 for agent in agents:
                     group.create_task(agent.ask_until_cut("/whole?size=500", "/stream?pieces=20"))
                 await source.wait_for_requests(30)
                 await kill_process(house.workers[0])
-        comparison = await compare_when_sound(house, crew.ledger, source, crew.runs)
+        comparison = await compare_when_sound(house, agent_group.ledger, source, agent_group.runs)
     assert comparison.sound, str(comparison)
     assert comparison.counts["cut"] >= 3, str(comparison)
     assert comparison.counts["whole"] >= 60, str(comparison)

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.drills.agent import Crew
+from tests.drills.agent import AgentGroup
 from tests.drills.house import bundle, compare_when_sound, kill_process, until_true, up
 from tests.drills.upstream import upstream
 
@@ -14,14 +14,18 @@ from tests.drills.upstream import upstream
 @pytest.mark.slow
 async def test_a_run_spread_over_two_workers_of_which_one_is_killed_is_one_run(data: Path, database_url: str) -> None:
     flags = ("--database-url", database_url, "--workers", "2")
-    async with upstream() as source, up(data, *flags, config=source.config) as house, Crew(house.port) as crew:
+    async with (
+        upstream() as source,
+        up(data, *flags, config=source.config) as house,
+        AgentGroup(house.port) as agent_group,
+    ):
         first, _ = house.workers
         stop = asyncio.Event()
         async with asyncio.TaskGroup() as group:
             # The kernel spreads connections over the workers: so many that each of them gets some.
             for n in range(16):
-                agent = crew.agent(f"agent-{n}", run="shared")
-                group.create_task(agent.ask_on(stop, "/whole?size=500", "/stream?pieces=5"))
+                agent = agent_group.agent(f"agent-{n}", run="shared")
+                group.create_task(agent.ask_repeatedly(stop, "/whole?size=500", "/stream?pieces=5"))
             await source.wait_for_requests(60)
             # One that a busy machine lets wait begins later than the other.
             used: set[str] = set()
@@ -30,7 +34,7 @@ async def test_a_run_spread_over_two_workers_of_which_one_is_killed_is_one_run(d
             await source.wait_for_requests(60)
             stop.set()
         await until_true(lambda: len(house.workers) == 2)
-        comparison = await compare_when_sound(house, crew.ledger, source, crew.runs)
+        comparison = await compare_when_sound(house, agent_group.ledger, source, agent_group.runs)
         shared = await bundle(house.api, "shared")
     assert comparison.sound, str(comparison)
     assert comparison.counts["whole"] >= 100, str(comparison)

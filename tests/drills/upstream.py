@@ -23,12 +23,12 @@ HOST = "api.drill.example"
 
 
 def expected_body(target: str, name: str) -> bytes:
-    """All of the body that belongs to a target and a request's name."""
+    """Return the whole body for a target and the name of a request."""
     return b"".join(pieces(target, name))
 
 
 def pieces(target: str, name: str) -> list[bytes]:
-    """The body's pieces as they are sent."""
+    """Return the pieces in which a body is sent."""
     wish = parse_qs(urlsplit(target).query)
     if "size" in wish:
         size = int(wish["size"][0])
@@ -40,13 +40,13 @@ def pieces(target: str, name: str) -> list[bytes]:
 
 @dataclass
 class Upstream(wire.Upstream):
-    """Where it listens, and whom it saw."""
+    """The upstream's port, and the requests that it received."""
 
     asked: list[str] = field(default_factory=list)
-    """The names of the requests that arrived."""
+    """The names of the received requests."""
 
     left: list[str] = field(default_factory=list)
-    """Those whose client went away while they were held."""
+    """The names of those whose client closed the connection while they were held."""
 
     go_on: asyncio.Event = field(default_factory=asyncio.Event)
     holding: int = 0
@@ -56,27 +56,27 @@ class Upstream(wire.Upstream):
 
     @property
     def config(self) -> str:
-        """A playhead.toml that sends the drills' host here."""
+        """Return a playhead.toml that sends the drills' host here."""
         return f'[upstreams]\n"{HOST}" = "http://127.0.0.1:{self.port}"\n'
 
     async def wait_until_holding(self, count: int) -> None:
-        """Wait until so many requests are held."""
+        """Wait until this number of requests is held."""
         async with self.changed:
             await self.changed.wait_for(lambda: self.holding >= count)
 
     async def wait_for_requests(self, count: int) -> None:
-        """Wait until so many more requests have come."""
+        """Wait until this number of further requests has arrived."""
         wanted = len(self.asked) + count
         async with self.changed:
             await self.changed.wait_for(lambda: len(self.asked) >= wanted)
 
     async def wait_until_left(self, count: int) -> None:
-        """Wait until so many clients went away while they were held."""
+        """Wait until this number of clients has closed the connection while their requests were held."""
         async with self.changed:
             await self.changed.wait_for(lambda: len(self.left) >= count)
 
     async def serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        """Answer one connection's requests."""
+        """Answer the requests of one connection."""
         while True:
             head, _ = await read_request(reader)
             target = head.split(b" ", 2)[1].decode()
@@ -87,7 +87,7 @@ class Upstream(wire.Upstream):
                 return
 
     async def _answer(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, target: str, name: str) -> bool:
-        """Whether the connection goes on."""
+        """Answer a request; whether the connection stays open."""
         sent = pieces(target, name)
         kind = urlsplit(target).path
         if kind == "/silent":
@@ -122,7 +122,7 @@ class Upstream(wire.Upstream):
             await asyncio.sleep(self.pause)
 
     async def _hold(self, reader: asyncio.StreamReader, name: str) -> bool:
-        """Wait for `go_on`; False where the client leaves first."""
+        """Wait for `go_on`; False if the client closes the connection first."""
         either = asyncio.Event()
         await self._note(holding=1)
         async with asyncio.TaskGroup() as group:
@@ -145,7 +145,7 @@ class Upstream(wire.Upstream):
 
 @asynccontextmanager
 async def upstream() -> AsyncIterator[Upstream]:
-    """An upstream on a free port of this machine."""
+    """Run an upstream on a free local port."""
     up = Upstream()
     async with serving(up.serve, upstream=up):
         yield up
@@ -181,6 +181,6 @@ async def _after(go_on: asyncio.Event, either: asyncio.Event) -> None:
 
 
 async def _wait_until_taken(writer: asyncio.StreamWriter) -> None:
-    """Wait until the other side's kernel has what was written: RST discards what it has not."""
+    """Wait until the peer's kernel has received what was written: a reset discards the rest."""
     await writer.drain()
     await asyncio.sleep(0.2)

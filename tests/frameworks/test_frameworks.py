@@ -43,7 +43,7 @@ FRAMEWORKS = {
     "pydantic_agent": PYDANTIC_AI,
     "autogen_team": AUTOGEN,
 }
-LARGE = {"crew": ("crewai==1.15.30", HTTPX)}
+LARGE = {"agent_group": ("crewai==1.15.30", HTTPX)}
 VERCEL = (("ai", "6.0.326"), ("@ai-sdk/openai", "3.0.141"), ("zod", "4.6.7"))
 
 

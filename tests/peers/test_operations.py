@@ -82,11 +82,11 @@ async def test_18_a_database_that_is_down_costs_the_agent_nothing_and_loses_noth
 
             await ask("before")
             assert len(await load_exchanges(house.api, stage.run)) == 1
-            database.go_away()
+            database.disconnect()
             async with asyncio.timeout(60):
                 await ask("while it is away")
             await until(lambda: _is_not_ready(house.api))
-            database.come_back()
+            database.reconnect()
         exchanges = await load_exchanges(house.api, stage.run)
     assert [json.loads(one.request.body.data)["messages"][0]["content"] for one in exchanges] == [
         "before",

@@ -1,13 +1,13 @@
-"""How tests ask the REST API of a Playhead that they started: with the token that its ready line names."""
+"""Authorize tests at the REST API of a Playhead that they started, with the token from its ready line."""
 
 from pathlib import Path
 
 _FILES: dict[str, Path] = {}
-"""Where the token lies, by the address of the API."""
+"""The token file of each API, by its address."""
 
 
 def ready_words(line: str) -> dict[str, str]:
-    """What a ready line says; from then on `authorization` knows that API."""
+    """Return the fields of a ready line; from then on `authorization` knows that API."""
     words = dict(word.split("=", 1) for word in line.split()[1:])
     if "api" in words:
         _FILES[words["api"]] = Path(words["token"])
@@ -15,5 +15,5 @@ def ready_words(line: str) -> dict[str, str]:
 
 
 def authorization(api: str) -> dict[str, str]:
-    """The header with which this API answers."""
+    """Return the header that this API requires."""
     return {"authorization": f"Bearer {_FILES[api].read_text().strip()}"}

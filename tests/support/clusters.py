@@ -16,13 +16,13 @@ from pathlib import Path
 from typing import Any, Final
 
 COPIES: Final = Path(__file__).parents[2] / ".pytest_cache" / "clusters"
-"""Where the first one of each kind is stored, from one test run to the next."""
+"""The directory in which the first cluster of each kind is kept from one test run to the next."""
 
 MOST_COPIES: Final = 8
 
 
 def use_copies() -> None:
-    """Have all clusters of this process and its forks made so."""
+    """Create all clusters of this process and its forks by copying."""
     cluster = _cluster()
     if "run_in_earnest" not in vars(cluster):
         cluster.run_in_earnest = cluster._run_program
@@ -31,7 +31,7 @@ def use_copies() -> None:
 
 @contextmanager
 def real_initdb() -> Iterator[None]:
-    """Have those of this process made by `initdb` inside of the block."""
+    """Create the clusters of this process by `initdb` inside the block."""
     cluster = _cluster()
     found = cluster._run_program
     cluster._run_program = getattr(cluster, "run_in_earnest", found)
@@ -62,7 +62,7 @@ def _run_or_copy(cluster: Any, program: str, *arguments: str) -> str:
 
 
 def _kind(cluster: Any, arguments: tuple[str, ...]) -> str:
-    """The name of the copy: whose it is, and what it was made with. How it reached the disk does not matter."""
+    """Return the name of the copy, by its owner and the options that affect its content."""
     made_by = Path(cluster.job.bindir, "initdb").stat()
     options = [one for one in arguments[2:] if "sync" not in one]
     owner = cluster.identity.get("user", os.geteuid())
@@ -71,7 +71,7 @@ def _kind(cluster: Any, arguments: tuple[str, ...]) -> str:
 
 
 def _keep(place: Path, copy: Path) -> None:
-    """Keep a copy that is whole, whoever else makes one now."""
+    """Store a complete copy, even if another process stores one now."""
     with suppress(OSError):
         copy.parent.mkdir(parents=True, exist_ok=True)
         fresh = Path(tempfile.mkdtemp(prefix=f"{copy.name}.new.", dir=copy.parent))

@@ -1,4 +1,4 @@
-"""The shared corpus of real exchanges, where it is at hand: cassettes of requests and the responses they got."""
+"""Read the shared corpus of real exchanges, if it is present: cassettes of requests and the responses to them."""
 
 import base64
 import gzip
@@ -33,7 +33,7 @@ HOP_BY_HOP = frozenset(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RecordedExchange:
-    """One exchange of the corpus. Header values are latin-1 text; hop-by-hop headers are left out."""
+    """One exchange of the corpus. Header values are latin-1 text; hop-by-hop headers are removed."""
 
     method: str
     url: str
@@ -45,20 +45,20 @@ class RecordedExchange:
 
     @property
     def host(self) -> str:
-        """The authority without its port, in lower case."""
+        """Return the authority without its port, in lower case."""
         return urlsplit(self.url).hostname or ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Cassette:
-    """Exchanges that belong together: roughly one run."""
+    """Exchanges of roughly one run."""
 
     name: str
     exchanges: tuple[RecordedExchange, ...]
 
 
 def cassettes() -> list[Cassette]:
-    """All of the corpus, in a fixed order. Skips the test where it is absent."""
+    """Return the whole corpus in a fixed order. Skips the test if it is absent."""
     if not CORPUS.is_dir():
         pytest.skip("no corpus beside this checkout (../shared/corpus)")
     return list(read_cassettes())

@@ -23,7 +23,7 @@ GROUPS: Final = Path("/sys/fs/cgroup/cpuacct")
 
 
 class CpuReport:
-    """Watches one pytest process, and writes down each module when the next one begins."""
+    """Measures one pytest process, and writes the figures of each module when the next one begins."""
 
     def __init__(self, file: Path) -> None:
         self._file = file
@@ -36,7 +36,7 @@ class CpuReport:
 
     @pytest.hookimpl(wrapper=True, tryfirst=True)
     def pytest_runtest_protocol(self, item: pytest.Item) -> Iterator[None]:
-        """Take down a test with its fixtures."""
+        """Measure a test with its fixtures."""
         module = item.path.relative_to(TESTS).as_posix()
         if module != self._module:
             self._write()
@@ -65,14 +65,14 @@ class CpuReport:
             out.write(line + "\n")
 
     def _read_cpu(self) -> float:
-        """The CPU seconds of this process, and of all those that it started since."""
+        """Return the CPU seconds of this process and of all processes that it has started since."""
         if (nanoseconds := self._group / "cpuacct.usage").exists():
             return int(nanoseconds.read_text()) / 1e9
         return int((self._group / "cpu.stat").read_text().split()[1]) / 1e6
 
 
 def print_table(lines: list[dict[str, Any]], kind: str, least: float) -> None:
-    """Print folders, modules or tests by what they cost."""
+    """Print folders, modules or tests by their CPU."""
     cost: dict[str, float] = defaultdict(float)
     count: dict[str, int] = defaultdict(int)
     for line in lines:

@@ -1,4 +1,4 @@
-"""How many examples Hypothesis makes where a test needs fewer or more of them than others."""
+"""Set the number of Hypothesis examples of a test that needs fewer or more than others."""
 
 from typing import Final
 
@@ -9,12 +9,12 @@ USUAL: Final = 100
 
 
 def few_examples(number: int) -> int:
-    """At most so many, for a test of many parameters; as many as the profile where that searches."""
+    """Limit the examples of a test with many parameters; a profile that searches is not limited."""
     return _profile() if _profile() > USUAL else min(number, _profile())
 
 
 def many_examples(number: int) -> int:
-    """So many where others have the usual number, and in proportion where they have fewer; as many as the profile where that searches."""
+    """Set the examples in proportion to the profile's number; a profile that searches is not changed."""
     return _profile() if _profile() > USUAL else max(1, number * _profile() // USUAL)
 
 

@@ -135,9 +135,9 @@ class Template:
         finally:
             os.close(here)
 
-    def open_door(self, listener: socket.socket) -> int:
+    def start_fork_server(self, listener: socket.socket) -> int:
         """Start a process that forks for the programs of shells, which connect to this socket (`shells.py`)."""
-        return self._ask({"door": True}, [listener.fileno()])
+        return self._ask({"fork_server": True}, [listener.fileno()])
 
     def _ask(self, request: Mapping[str, Any], files: Sequence[int]) -> int:
         # Whoever starts processes in several threads has one started after the other.
@@ -291,9 +291,9 @@ class Forks:
         """End the template."""
         self._opened.close()
 
-    def open_door(self, listener: socket.socket) -> int | None:
+    def start_fork_server(self, listener: socket.socket) -> int | None:
         """Have a process fork for shells; return its number, or None where everything is started in earnest."""
-        return self._start_template().open_door(listener) if can_fork() else None
+        return self._start_template().start_fork_server(listener) if can_fork() else None
 
     def _fork_exec(self, *arguments: Any) -> int:
         if self._template is None and _request(_is_program, *arguments) is None:
@@ -385,7 +385,7 @@ def serve(connection: socket.socket) -> Callable[[], object]:
         if pid == 0:
             connection.close()
             request = json.loads(message)
-            if "door" in request:
+            if "fork_server" in request:
                 serve_shells = runpy.run_path(str(Path(__file__).with_name("shells.py")))["serve_shells"]
                 return cast(Callable[[], object], serve_shells(socket.socket(fileno=files[0]), prepare_shell_program))
             return prepare_program(request, files)

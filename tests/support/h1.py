@@ -1,4 +1,6 @@
-"""A small HTTP/1.1 client and origin over h11: an outside judge of what crosses the wire, with nothing decoded."""
+"""A small HTTP/1.1 client and origin on h11, which check the transferred bytes independently of Playhead and decode
+nothing.
+"""
 
 import asyncio
 import base64
@@ -15,7 +17,7 @@ type Pairs = tuple[tuple[str, str], ...]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Message:
-    """A request (`method`, `target`) or a response (`status`), with names in lower case and the body as it came."""
+    """A request (`method`, `target`) or a response (`status`), with lower-case header names and the undecoded body."""
 
     headers: Pairs
     body: bytes
@@ -24,12 +26,12 @@ class Message:
     target: str = ""
 
     def header(self, name: str) -> str | None:
-        """The first value of a header."""
+        """Return the first value of a header."""
         return next((value for key, value in self.headers if key == name), None)
 
 
 class Line:
-    """One connection through a proxy to one origin, kept alive between requests."""
+    """A connection through a proxy to one origin, kept alive between requests."""
 
     def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, origin: str, basic: str) -> None:
         self._reader = reader
@@ -40,7 +42,7 @@ class Line:
 
     @classmethod
     async def open(cls, proxy_port: int, origin: str, *, run: str, trust: ssl.SSLContext) -> "Line":
-        """Connect through the worker on this machine, under a run."""
+        """Connect through the worker on this machine, in a run."""
         basic = base64.b64encode(f"{run}:x".encode()).decode()
         reader, writer = await asyncio.open_connection("127.0.0.1", proxy_port)
         line = cls(reader, writer, origin, basic)
@@ -57,7 +59,7 @@ class Line:
         await self._writer.start_tls(trust, server_hostname=self._origin.hostname)
 
     async def ask(self, method: str, target: str, headers: Pairs, body: bytes) -> Message:
-        """Send one request and read its whole answer."""
+        """Send one request and read its whole response."""
         extra = [("Host", self._origin.netloc)]
         if self._origin.scheme == "http":
             target = f"{self._origin.scheme}://{self._origin.netloc}{target}"
@@ -78,7 +80,7 @@ class Line:
 
 
 async def read_message(connection: h11.Connection, reader: asyncio.StreamReader) -> Message:
-    """The next whole message of the other side. Raises ConnectionError where it leaves first."""
+    """Read the next whole message. Raises ConnectionError if the peer closes first."""
     head: h11.Request | h11.Response | None = None
     pieces: list[bytes] = []
     while True:
@@ -105,7 +107,7 @@ def _message(head: h11.Request | h11.Response, body: bytes) -> Message:
 
 @asynccontextmanager
 async def origin(answer: Callable[[Message], Message | Awaitable[Message]]) -> AsyncIterator[str]:
-    """A local origin that answers each request with what `answer` makes of it; yields its URL."""
+    """Serve on localhost, where `answer` makes the response of each request; yield the URL."""
 
     async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         connection = h11.Connection(h11.SERVER)

@@ -1,4 +1,4 @@
-"""Frames of HTTP/2 written and read by hand, for ends that break the rules which every library keeps."""
+"""Write and read HTTP/2 frames by hand, for peers that break rules which every library keeps."""
 
 import asyncio
 from collections.abc import Iterable
@@ -16,7 +16,7 @@ type Fields = Iterable[tuple[bytes, bytes]]
 
 
 def head_frame(fields: Fields, *, stream: int = 1, end: bool = False) -> bytes:
-    """A HEADERS frame. Nothing of it stays in the peer's table."""
+    """Return a HEADERS frame that adds nothing to the peer's dynamic table."""
     encoder = Encoder()
     encoder.header_table_size = 0
     block = encoder.encode(list(fields), huffman=False)
@@ -24,12 +24,12 @@ def head_frame(fields: Fields, *, stream: int = 1, end: bool = False) -> bytes:
 
 
 def data_frame(payload: bytes, *, stream: int = 1, end: bool = True) -> bytes:
-    """A DATA frame."""
+    """Return a DATA frame."""
     return frame(DATA, payload, flags=END_STREAM if end else 0, stream=stream)
 
 
 class FrameReader:
-    """What the other side sends, frame by frame."""
+    """Reads the peer's frames."""
 
     def __init__(self, reader: asyncio.StreamReader) -> None:
         self._reader = reader
@@ -39,12 +39,14 @@ class FrameReader:
         """Whether the other side ends the connection."""
 
     async def next(self) -> tuple[int, int, int, bytes]:
-        """Kind, flags, stream and payload. Raises IncompleteReadError when the connection is over."""
+        """Return kind, flags, stream and payload of the next frame. Raises IncompleteReadError at the end of the
+        connection.
+        """
         start = await self._reader.readexactly(9)
         return start[3], start[4], int.from_bytes(start[5:]), await self._reader.readexactly(int.from_bytes(start[:3]))
 
     async def head_stream(self) -> int:
-        """The stream of the next head."""
+        """Return the stream of the next HEADERS frame."""
         while True:
             kind, _, stream, payload = await self.next()
             if kind == HEADERS:
@@ -52,7 +54,7 @@ class FrameReader:
                 return stream
 
     async def answer(self, stream: int = 1) -> tuple[int | None, bytes, bool]:
-        """Status and body of the answer on a stream, and whether it is whole."""
+        """Return status and body of the response on a stream, and whether it is complete."""
         status, body = None, b""
         try:
             while True:

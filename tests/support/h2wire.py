@@ -1,4 +1,4 @@
-"""Either end of an HTTP/2 connection on real sockets, for tests that want to misbehave or to look closely."""
+"""Either end of an HTTP/2 connection on real sockets, for tests that break the protocol or look at its details."""
 
 import asyncio
 from collections import deque
@@ -15,12 +15,12 @@ type Fields = list[tuple[str, str]]
 
 
 class StreamBroken(Exception):
-    """The stream was reset, or the connection went."""
+    """The stream was reset, or the connection was closed."""
 
 
 @dataclass
 class ReceivedStream:
-    """What has come on one stream."""
+    """What was received on one stream."""
 
     headers: Fields = field(default_factory=list)
     interim: list[Fields] = field(default_factory=list)
@@ -38,12 +38,12 @@ class ReceivedStream:
 
 
 def _fields(headers: Any) -> Fields:
-    """As text: that is how the connection is configured."""
+    """Return the fields as text, as the connection is configured."""
     return [(str(name), str(value)) for name, value in headers or ()]
 
 
 class Peer:
-    """One end. With `acknowledge` false it takes what the windows allow and no more."""
+    """One end of a connection. With `acknowledge` false it never enlarges its windows."""
 
     def __init__(
         self,
@@ -75,12 +75,12 @@ class Peer:
         self.flush()
 
     def flush(self) -> None:
-        """Hand what is to be sent to the socket."""
+        """Write pending output to the socket."""
         if data := self.conn.data_to_send():
             self.writer.write(data)
 
     async def step(self) -> None:
-        """Read once, and take in what came."""
+        """Read once, and process the events."""
         data = await self.reader.read(65536)
         if not data:
             raise StreamBroken("the connection is closed")
@@ -115,7 +115,7 @@ class Peer:
                 heard.reset = int(code or 0)
 
     def begin(self, authority: str, path: str) -> int:
-        """Send the head of a request whose body is to follow; its stream."""
+        """Send the head of a request whose body follows; return its stream."""
         stream_id = self.conn.get_next_available_stream_id()
         head = [(":method", "POST"), (":scheme", "https"), (":authority", authority), (":path", path)]
         self.conn.send_headers(stream_id, head)
@@ -124,7 +124,7 @@ class Peer:
         return stream_id
 
     def widen(self, stream_id: int) -> None:
-        """Take in all that comes from now on."""
+        """Acknowledge all data from now on."""
         self.acknowledge = True
         self.conn.increment_flow_control_window(1 << 30)
         self.conn.increment_flow_control_window(1 << 30, stream_id)
@@ -133,7 +133,7 @@ class Peer:
     def ask(
         self, url_authority: str, path: str, *, method: str = "GET", body: bytes = b"", extra: Fields | None = None
     ) -> int:
-        """Send a request; its stream."""
+        """Send a request; return its stream."""
         stream_id = self.conn.get_next_available_stream_id()
         head = [
             (":method", method),
@@ -159,7 +159,7 @@ class Peer:
         return heard
 
     async def request(self) -> tuple[int, ReceivedStream]:
-        """Wait for the next whole request. One that was reset before its end never comes, and those behind it do."""
+        """Wait for the next whole request. One that is reset before its end is skipped."""
         while not (self.requests and self.streams[self.requests[0]].ended):
             if self.requests and self.streams[self.requests[0]].reset is not None:
                 self.requests.popleft()
@@ -171,7 +171,7 @@ class Peer:
     def respond(
         self, stream_id: int, headers: Fields, pieces: Iterable[bytes] = (), trailers: Fields | None = None
     ) -> None:
-        """Send a response, as far as the windows allow it at once."""
+        """Send as much of a response as the windows allow now."""
         pieces = list(pieces)
         self.conn.send_headers(stream_id, headers, end_stream=not pieces and not trailers)
         for number, piece in enumerate(pieces, 1):
@@ -182,7 +182,7 @@ class Peer:
         self.flush()
 
     async def pour(self, stream_id: int, size: int, *, piece: int = 16384) -> None:
-        """Send so many bytes as fast as the windows and the socket allow, then end the stream."""
+        """Send this many bytes as fast as the windows and the socket allow, then end the stream."""
         left = size
         while left:
             self.poured = size - left

@@ -1,4 +1,4 @@
-"""HTTP/2 through a worker under test: upstreams that speak it, and clients that ask them."""
+"""HTTP/2 upstreams, and clients that reach them through a worker under test."""
 
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable
@@ -15,10 +15,10 @@ type Handler = Callable[[Peer], Awaitable[None]]
 
 
 @asynccontextmanager
-async def speaking(
+async def open_h2_upstream(
     handler: Handler, *, acknowledge: bool = True, upstream: Upstream | None = None
 ) -> AsyncIterator[Upstream]:
-    """An HTTP/2 upstream for localhost."""
+    """Serve HTTP/2 on localhost."""
 
     async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         try:
@@ -31,8 +31,10 @@ async def speaking(
 
 
 @asynccontextmanager
-async def asking(worker: Worker, upstream: Upstream, *, acknowledge: bool = True) -> AsyncIterator[tuple[Peer, str]]:
-    """An HTTP/2 client of that upstream, through the worker."""
+async def open_h2_client(
+    worker: Worker, upstream: Upstream, *, acknowledge: bool = True
+) -> AsyncIterator[tuple[Peer, str]]:
+    """Connect an HTTP/2 client to the upstream through the worker."""
     authority = f"localhost:{upstream.port}"
     reader, writer = await connect_through(worker, authority, alpn=("h2",))
     try:
@@ -41,26 +43,26 @@ async def asking(worker: Worker, upstream: Upstream, *, acknowledge: bool = True
         writer.close()
 
 
-def reaching(*upstreams: Upstream) -> dict[str, Any]:
-    """A worker that may reach these."""
+def reach_upstreams(*upstreams: Upstream) -> dict[str, Any]:
+    """Return the settings of a worker that may connect to these upstreams."""
     return {"allow_private": True, "connect_ports": tuple(upstream.port for upstream in upstreams)}
 
 
 @asynccontextmanager
-async def conversing(
+async def open_h2_pair(
     directory: Path, handler: Handler, recorder: MemoryRecorder | None = None
 ) -> AsyncIterator[tuple[Peer, str]]:
-    """An HTTP/2 client of an HTTP/2 upstream, through a worker between them."""
+    """Connect an HTTP/2 client to an HTTP/2 upstream through a worker."""
     async with (
-        speaking(handler) as upstream,
-        open_worker(directory, recorder, **reaching(upstream)) as worker,
-        asking(worker, upstream) as (peer, authority),
+        open_h2_upstream(handler) as upstream,
+        open_worker(directory, recorder, **reach_upstreams(upstream)) as worker,
+        open_h2_client(worker, upstream) as (peer, authority),
     ):
         yield peer, authority
 
 
 async def answer_all(peer: Peer) -> None:
-    """An upstream that answers whatever it is asked."""
+    """Answer every request in the same way."""
     while True:
         stream, _ = await peer.request()
         peer.respond(stream, OK, [b"ok"])

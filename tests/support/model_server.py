@@ -1,4 +1,4 @@
-"""A stand-in for an OpenAI-compatible server whose answers keep to themselves, or do not."""
+"""A fake OpenAI-compatible server whose answers depend only on the question, or vary."""
 
 import json
 import threading
@@ -12,7 +12,7 @@ from typing import Any
 
 @dataclass(slots=True)
 class ModelServer:
-    """How it answers, and what it was asked."""
+    """The server's behaviour, and the requests that it received."""
 
     varies: bool = False
     logprobs: bool = True
@@ -23,12 +23,14 @@ class ModelServer:
     url: str = ""
     asked: list[dict[str, Any]] = field(default_factory=list)
     keys: list[str | None] = field(default_factory=list)
-    """The authorization that came with each."""
+    """The authorization header of each request."""
     _turns: dict[tuple[Any, ...], Iterator[int]] = field(default_factory=dict)
-    """How often each question was asked: counted so that threads that answer at once do not lose a turn."""
+    """How often each question was received. Guarded by a lock, because threads answer at the same time."""
 
     def answer(self, body: dict[str, Any]) -> dict[str, Any]:
-        """By the question alone; or, where it varies, every second time a bit off."""
+        """Return an answer that depends only on the question, or, if the server varies, a slightly different one every
+        second time.
+        """
         self.asked.append(body)
         prompt = body.get("prompt") or body["messages"][0]["content"]
         turn = next(self._turns.setdefault((prompt, body.get("temperature")), count()))
@@ -49,7 +51,7 @@ class ModelServer:
 
 @contextmanager
 def serving(model: ModelServer) -> Iterator[ModelServer]:
-    """Serve it on a free port of this machine."""
+    """Serve on a free local port."""
 
     class Handler(BaseHTTPRequestHandler):
         protocol_version = "HTTP/1.1"

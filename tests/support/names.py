@@ -1,4 +1,4 @@
-"""Tell bare participles among names: `told` and `settled` say nothing of what a function does or returns."""
+"""Find names that are bare participles: `told` and `settled` do not say what a function does or returns."""
 
 import ast
 import re
@@ -21,7 +21,7 @@ _NOT_PARTICIPLES: Final = frozenset(
 
 
 def is_bare_participle(name: str) -> bool:
-    """Whether a name is one word, and that a participle."""
+    """Whether a name is a single word, and a participle."""
     if re.search("[a-z][A-Z]", name):
         return False
     word = name.strip("_").lower()

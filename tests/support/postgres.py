@@ -1,4 +1,4 @@
-"""A real Postgres for tests: one embedded server for each test process, one fresh migrated database for each test."""
+"""A real Postgres for tests: one embedded server for each test process, and a new migrated database for each test."""
 
 import asyncio
 import datetime as dt
@@ -41,7 +41,7 @@ use_copies()
 
 @pytest.fixture(scope="session")
 def postgres_server() -> Iterator[EmbeddedServer]:
-    """The server of this test process. It stops, and its files go, when the session ends or the process dies."""
+    """The server of this test process. It stops, and its files are deleted, when the session ends or the process dies."""
     with running_server() as server:
         yield server
 
@@ -77,11 +77,11 @@ def running_server() -> Iterator[EmbeddedServer]:
 
 PREFIX: Final = "playhead-test-postgres-"
 OWNER: Final = "owner"
-"""A file in the directory of a server, which its test process keeps locked."""
+"""A file in a server's directory that its test process keeps locked."""
 
 
 def memory_directory() -> Path | None:
-    """Where files lie in memory, if there is room: to copy a database takes a tenth of the time there."""
+    """Return a directory in memory if there is room: copying a database there takes a tenth of the time."""
     shared = Path("/dev/shm")
     if not shared.is_dir() or not os.access(shared, os.W_OK | os.X_OK):
         return None
@@ -96,25 +96,27 @@ def memory_directory() -> Path | None:
 
 @pytest.fixture
 def database_url(request: pytest.FixtureRequest, postgres_server: EmbeddedServer) -> Iterator[str]:
-    """The URL of a database of its own, with all tables and no rows; ready for a store server, unless the test writes itself."""
+    """The URL of a new database with all tables and no rows, prepared for a store server, unless the test writes
+    itself.
+    """
     with fresh(postgres_server, TEMPLATE if "database" in request.fixturenames else READY) as address:
         yield address
 
 
 @pytest.fixture(scope="module")
 def module_database_url(postgres_server: EmbeddedServer) -> Iterator[str]:
-    """The same, for a service that a whole module shares."""
+    """The same, for a service that the tests of a module share."""
     with fresh(postgres_server, READY) as address:
         yield address
 
 
 STORE_SERVER: Final = uuid.UUID("0199e2a5-0000-7000-8000-00000000feed")
-"""The store server that appends to the chains of what tests write."""
+"""The store server to whose chains tests append."""
 
 
 @contextmanager
 def fresh(server: EmbeddedServer, template: str = TEMPLATE) -> Iterator[str]:
-    """The URL of a new database, which goes with the block."""
+    """Create a database, yield its URL, and drop it at the end of the block."""
     name = f"test_{next(_serial)}"
     create(server, name, template=template)
     yield url(server, name)
@@ -123,7 +125,7 @@ def fresh(server: EmbeddedServer, template: str = TEMPLATE) -> Iterator[str]:
 
 @pytest.fixture
 async def database(database_url: str) -> AsyncIterator[Database]:
-    """A prepared `Database` of its own."""
+    """A prepared `Database` on a new database."""
     opened = Database(database_url, STORE_SERVER)
     opened.engine = await share_engine(opened)
     await opened.connect()
@@ -132,11 +134,11 @@ async def database(database_url: str) -> AsyncIterator[Database]:
 
 
 _sharing: list[Database] = []
-"""The database whose engine all have."""
+"""The database whose engine all tests share."""
 
 
 async def share_engine(database: Database) -> AsyncEngine:
-    """The engine of all tests' databases: to compile a statement takes it longer than Postgres takes to execute it."""
+    """Share one engine between all tests: compiling a statement takes longer than executing it."""
     if not _sharing:
         _sharing.append(database)
     # It connects to the address that its database has at the time. Nothing of another test's loop may be in its pool.
@@ -146,18 +148,18 @@ async def share_engine(database: Database) -> AsyncEngine:
 
 
 def url(server: EmbeddedServer, name: str) -> str:
-    """The URL of another database of this server."""
+    """Return the URL of another database of this server."""
     return server.dsn.replace("///postgres?", f"///{name}?")
 
 
 def create(server: EmbeddedServer, name: str, template: str = "template0") -> None:
-    """Make a database."""
+    """Create a database."""
     # By copying files: without fsync the checkpoints that this takes cost less than logging each page.
     execute(server, f"CREATE DATABASE {name} TEMPLATE {template} STRATEGY file_copy")
 
 
 def drop(server: EmbeddedServer, name: str) -> None:
-    """Drop a database with its sessions, which are given five seconds to end: not always enough on a busy machine."""
+    """Drop a database with its sessions, which get five seconds to end; a busy machine may need more."""
     for _ in range(5):
         try:
             return execute(server, f"DROP DATABASE {name} WITH (FORCE)")
@@ -170,12 +172,12 @@ def drop(server: EmbeddedServer, name: str) -> None:
 STATEMENT_SECONDS: Final = 60
 
 _consoles: dict[EmbeddedServer, subprocess.Popen[str]] = {}
-"""A psql for each server: to start one for each statement takes longer than the statement."""
+"""A psql process for each server: starting one for each statement takes longer than the statement."""
 
 
 @contextmanager
 def console(server: EmbeddedServer) -> Iterator[None]:
-    """Let `execute` reach the server inside of the block."""
+    """Let `execute` reach the server inside the block."""
     host = server.dsn.partition("host=")[2].partition("&")[0]
     line = [str(server.bindir / "psql"), "-XqAt", "-h", host, "-U", "playhead", "postgres"]
     process = subprocess.Popen(
@@ -214,21 +216,21 @@ def execute(server: EmbeddedServer, statement: str) -> None:
 
 
 def run(server: EmbeddedServer, program: str, *arguments: str) -> str:
-    """Run one of Postgres' own programs against the server."""
+    """Run one of Postgres's own programs against the server."""
     host = server.dsn.partition("host=")[2].partition("&")[0]
     command = [str(server.bindir / program), "-h", host, "-U", "playhead", *arguments]
     return subprocess.run(command, check=True, capture_output=True, text=True, timeout=STATEMENT_SECONDS).stdout
 
 
 async def migrate(dsn: str) -> None:
-    """Make our tables in a database."""
+    """Create Playhead's tables in a database."""
     opened = Database(dsn)
     await opened.prepare()
     await opened.close()
 
 
 async def create_partitions(dsn: str, day: dt.date | None = None) -> None:
-    """Make those of a day, or those that a store server makes when it starts."""
+    """Create the partitions of a day, or those that a store server creates when it starts."""
     opened = Database(dsn)
     await opened.connect()
     partitions = Partitions(opened)

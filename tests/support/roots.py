@@ -15,17 +15,17 @@ FILE: Final = Path(__file__).with_name("root.pem")
 
 
 _real: list[Callable[[], Iterator[Path]]] = []
-"""What finds the real ones, once for each block that is entered: tests enter and leave several in any order."""
+"""The real functions, once for each block that is entered: tests enter and leave several in any order."""
 
 
 def use_one_root() -> None:
-    """Have all CAs of this process and its forks made so."""
+    """Create all TLS contexts of this process and its forks with one root."""
     _names()["_root_files"] = lambda: iter((FILE,))
 
 
 @contextmanager
 def one_root() -> Iterator[None]:
-    """Have those made so that are made inside of the block."""
+    """Create TLS contexts with one root inside the block."""
     _real.append(_real[0] if _real else _names()["_root_files"])
     use_one_root()
     try:

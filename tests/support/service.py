@@ -27,7 +27,7 @@ class Service:
 
     @property
     def headers(self) -> dict[str, str]:
-        """What the API asks for."""
+        """Return the headers that the API requires."""
         return authorization(self.api)
 
     @property
@@ -38,9 +38,10 @@ class Service:
 
 @asynccontextmanager
 async def running(data: Path, *flags: str, config: str = "") -> AsyncIterator[Service]:
-    """Start `playhead up` on free ports; stop it with SIGTERM and require a clean end; that this takes 10 s at most is what `tests/drills/test_stopping.py` drills.
+    """Start `playhead up` on free ports; stop it with SIGTERM and require a clean exit. `tests/drills/test_stopping.py`
+    tests that this takes 10 s at most.
 
-    Give it a `--database-url` where Postgres is not what the test is about: to make one of its own takes seconds.
+    Pass `--database-url` unless the test is about Postgres: starting one takes seconds.
     """
     file = data.with_suffix(".toml")
     file.write_text(config)
@@ -52,9 +53,10 @@ async def running(data: Path, *flags: str, config: str = "") -> AsyncIterator[Se
 
 @asynccontextmanager
 async def keeping(data: Path, database_url: str = "", user: Sequence[str] = ()) -> AsyncIterator[None]:
-    """A store server and no worker: commands on this data directory share it, where each would start and stop one of its own.
+    """Run a store server without a worker. Commands on this data directory share it, where each would start and stop
+    one of its own.
 
-    `user` is put in front of its command line. Without a URL it has a Postgres of its own.
+    `user` is a prefix of its command line. Without a URL it has a Postgres of its own.
     """
     flags = ("--database-url", database_url) if database_url else ()
     async with _up(data, "--part", "store", *flags, user=user) as (process, line):
@@ -66,7 +68,7 @@ async def keeping(data: Path, database_url: str = "", user: Sequence[str] = ()) 
 async def _up(
     data: Path, *flags: str, user: Sequence[str] = ()
 ) -> AsyncIterator[tuple[asyncio.subprocess.Process, str]]:
-    """The process and its ready line."""
+    """Yield the process and its ready line."""
     process = await asyncio.create_subprocess_exec(
         *user,
         *command("up", "--data", str(data), "--api-port", "0", *flags),
@@ -87,7 +89,7 @@ async def _up(
 
 
 def surroundings() -> dict[str, str]:
-    """Our environment without what would tell Playhead something else; but the engine under test (`--engine`) stays."""
+    """Return this environment without variables that affect Playhead, except the engine under test (`--engine`)."""
     return {
         name: value
         for name, value in os.environ.items()
@@ -96,5 +98,5 @@ def surroundings() -> dict[str, str]:
 
 
 def command(*arguments: str) -> list[str]:
-    """The command line of this checkout's Playhead."""
+    """Return the command line of this checkout's Playhead."""
     return [str(Path(sys.executable).parent / "playhead"), *arguments]

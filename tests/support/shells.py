@@ -67,12 +67,12 @@ def ask():
         "ignored": [n for n in range(1, 32) if n not in (13, 25) and _signal.getsignal(n) == _signal.SIG_IGN],
     }}
     files = [os.open(".", os.O_RDONLY), 0, 1, 2, *(os.open("/proc/self/ns/" + name, os.O_RDONLY) for name in NAMESPACES)]
-    door = _socket.socket(_socket.AF_UNIX, _socket.SOCK_SEQPACKET)
-    door.connect({door!r})
+    fork_server = _socket.socket(_socket.AF_UNIX, _socket.SOCK_SEQPACKET)
+    fork_server.connect({fork_server!r})
     numbers = b"".join(number.to_bytes(4, sys.byteorder) for number in files)
-    door.sendmsg([marshal.dumps(request)], [(_socket.SOL_SOCKET, _socket.SCM_RIGHTS, numbers)])
-    answer = door.recv(64)
-    return (door, int(answer)) if answer.isdigit() else None
+    fork_server.sendmsg([marshal.dumps(request)], [(_socket.SOL_SOCKET, _socket.SCM_RIGHTS, numbers)])
+    answer = fork_server.recv(64)
+    return (fork_server, int(answer)) if answer.isdigit() else None
 
 
 def open_files():
@@ -97,13 +97,13 @@ def main():
         started = None
     if started is None:
         start_in_earnest()
-    door, pid = started
+    fork_server, pid = started
     for number in (1, 2, 3, 10, 12, 15, 28):
         if _signal.getsignal(number) != _signal.SIG_IGN:
-            _signal.signal(number, lambda number, frame: door.send(str(number).encode()))
+            _signal.signal(number, lambda number, frame: fork_server.send(str(number).encode()))
     for number in (0, 1):  # whoever reads or writes at the other end waits for the fork alone
         os.close(number)
-    code = int(door.recv(64) or b"-9")
+    code = int(fork_server.recv(64) or b"-9")
     if code < 0:
         _signal.signal(-code, _signal.SIG_DFL) if -code not in (9, 19) else None
         os.kill(os.getpid(), -code)
@@ -114,16 +114,16 @@ main()
 """
 
 
-class Opener(Protocol):
-    """Has a process fork for the programs of shells, which connect to a socket; `tests.support.forks.Forks`."""
+class ForkServerStarter(Protocol):
+    """Starts a process that forks for programs of shells, which connect to a socket; `tests.support.forks.Forks`."""
 
-    def open_door(self, listener: socket.socket) -> int | None:
-        """Return the number of that process; None where everything is started in earnest."""
+    def start_fork_server(self, listener: socket.socket) -> int | None:
+        """Return the id of that process; None if programs are started without forks."""
 
 
 @contextmanager
-def started_programs(forks: Opener) -> Iterator[Path]:
-    """A directory with `playhead` and `python`, for the beginning of a PATH."""
+def started_programs(forks: ForkServerStarter) -> Iterator[Path]:
+    """Yield a directory with `playhead` and `python` for the beginning of a PATH."""
     with started_playhead(forks) as playhead:
         if playhead.parent != Path(sys.executable).parent:
             with _started_agents(playhead.parent, Path(sys.executable), SDKS):
@@ -133,8 +133,8 @@ def started_programs(forks: Opener) -> Iterator[Path]:
 
 
 @contextmanager
-def started_playhead(forks: Opener) -> Iterator[Path]:
-    """A program that does what `playhead` does, as a fork in the namespaces of whoever starts it."""
+def started_playhead(forks: ForkServerStarter) -> Iterator[Path]:
+    """Yield a program that does the same as `playhead`, as a fork in the namespaces of its caller."""
     real = Path(sys.executable).with_name("playhead")
     if sys.platform != "linux" or os.geteuid() != 0:
         yield real
@@ -144,8 +144,8 @@ def started_playhead(forks: Opener) -> Iterator[Path]:
     with ExitStack() as stack:
         stack.callback(shutil.rmtree, place, ignore_errors=True)
         path = place / "playhead.sock"
-        with _listening(path) as door:
-            pid = forks.open_door(door)
+        with _listening(path) as fork_server:
+            pid = forks.start_fork_server(fork_server)
         if pid is None:
             yield real
             return
@@ -156,7 +156,7 @@ def started_playhead(forks: Opener) -> Iterator[Path]:
 
 @contextmanager
 def started_interpreter(interpreter: Path, modules: Sequence[str]) -> Iterator[Path]:
-    """A program that runs what `interpreter FILE` runs, with these modules imported already."""
+    """Yield a program that runs `interpreter FILE` with these modules already imported."""
     from tests.support.forks import can_fork  # this module is a script as well, beside which the tests are not found
 
     if not can_fork() or os.geteuid() != 0:
@@ -189,19 +189,19 @@ def _started_agents(place: Path, interpreter: Path, modules: Sequence[str]) -> I
     with ExitStack() as stack:
         try:
             process = shared_process(f"agents-{digest}", [str(interpreter), __file__, *modules])
-            door = stack.enter_context(process)
+            fork_server = stack.enter_context(process)
         except ChildProcessError:
-            door = place / "none.sock"  # everything is started in earnest
-        yield _write_caller(place, "python", interpreter, door)
+            fork_server = place / "none.sock"  # everything is started in earnest
+        yield _write_caller(place, "python", interpreter, fork_server)
 
 
-def _write_caller(place: Path, name: str, real: Path, door: Path) -> Path:
+def _write_caller(place: Path, name: str, real: Path, fork_server: Path) -> Path:
     text = CALLER.format(
         python=sys.executable,
         real=str(real),
         namespaces=NAMESPACES,
         seccomp=_seccomp(),
-        door=str(door),
+        fork_server=str(fork_server),
     )
     (place / name).write_text(text)
     (place / name).chmod(stat.S_IRUSR | stat.S_IXUSR | stat.S_IRGRP | stat.S_IXGRP | stat.S_IROTH | stat.S_IXOTH)
@@ -218,8 +218,10 @@ def _seccomp() -> str:
 type Prepare = Callable[[dict[str, Any], Sequence[int]], Callable[[], object]]
 
 
-class Door:
-    """Forks for each caller, and tells it how the fork ended. `serve` returns in each fork, with what it has to run."""
+class ForkServer:
+    """Forks for each caller, and tells it the exit status of the fork. `serve` returns in each fork, with the program
+    to run.
+    """
 
     def __init__(self, listener: socket.socket, prepare: Prepare, *, is_over: Callable[[], bool] | None = None) -> None:
         self._listener = listener
@@ -230,7 +232,9 @@ class Door:
         self._woken, self._wake = os.pipe()
 
     def serve(self) -> Callable[[], object]:
-        """Serve until this process's parent has ended; or, where several use it, until something comes on stdin and it is over."""
+        """Serve until the parent of this process has ended or, if several processes use it, until stdin is readable and
+        none uses it.
+        """
         if self._is_over is None:
             ctypes.CDLL(None).prctl(1, signal.SIGKILL, 0, 0, 0)  # PR_SET_PDEATHSIG
         else:
@@ -329,13 +333,13 @@ class Door:
 
 def serve_shells(listener: socket.socket, prepare: Prepare) -> Callable[[], object]:
     """Serve in a process that has imported something; return in each fork, with its program."""
-    return Door(listener, prepare).serve()
+    return ForkServer(listener, prepare).serve()
 
 
 HARMLESS: Final = frozenset(
     {"PYTHONPATH", "PYTHONSAFEPATH", "PYTHONDONTWRITEBYTECODE", "SSL_CERT_FILE", "SSL_CERT_DIR", "TZ", "LD_PRELOAD"}
 )
-"""Variables that can be followed after the start. OpenSSL reads its two when it makes a context, and `tzset` reads TZ."""
+"""Variables that can change after the start. OpenSSL reads its two when it creates a context, and `tzset` reads TZ."""
 
 STARTING: Final = ("PYTHON", "LC_", "LANG", "LD_", "MALLOC_", "GLIBC_", "OPENSSL_", "SSL_", "TZ")
 
@@ -360,13 +364,13 @@ def search_path(environment: Mapping[str, str]) -> list[str]:
 
 
 def adopt_search_path(environment: Mapping[str, str]) -> None:
-    """Look for modules where this environment says, as an interpreter that starts in it."""
+    """Set the module search path as an interpreter with this environment does."""
     own = search_path(os.environ)
     sys.path[:] = [*search_path(environment), *(entry for entry in sys.path if entry not in own)]
 
 
 def prepare_agent(request: dict[str, Any], files: Sequence[int]) -> Callable[[], object]:
-    """Make this fork what `python FILE` would be, and return its program."""
+    """Make this fork equal to `python FILE`, and return its program."""
     forks = sys.modules["forks"]
     os.fchdir(files[0])
     os.umask(request["umask"])
@@ -407,7 +411,7 @@ def main() -> Callable[[], object]:
         listener = bound.dup()
     os.write(1, b"ready\n")
     os.dup2(2, 1)  # whoever started it reads no more
-    return Door(listener, prepare_agent, is_over=lambda: bool(has_no_users(path))).serve()
+    return ForkServer(listener, prepare_agent, is_over=lambda: bool(has_no_users(path))).serve()
 
 
 if __name__ == "__main__":

@@ -1,6 +1,6 @@
-"""A plugin of mypy: the functions of `dataclasses` take no `msgspec.Struct`, which mypy believes to be a dataclass.
+"""A mypy plugin that reports a `msgspec.Struct` passed to a function of `dataclasses`, which raises TypeError.
 
-They raise TypeError. Use `msgspec.structs.replace`, `asdict` and `fields`.
+mypy believes that a Struct is a dataclass. Use `msgspec.structs.replace`, `asdict` and `fields`.
 """
 
 from collections.abc import Callable, Iterator

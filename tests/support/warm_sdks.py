@@ -16,7 +16,7 @@ CALL: Final = {"index": 0, "id": "call", "type": "function", "function": {"name"
 
 
 def answer(request: httpx2.Request) -> httpx2.Response:
-    """A whole answer, or a stream of one event."""
+    """Return a whole answer, or a stream of one event."""
     if not json.loads(request.content or b"{}").get("stream"):
         choice = {"index": 0, "finish_reason": "stop", "message": MESSAGE}
         return httpx2.Response(200, json={**ANSWER, "choices": [choice]})
@@ -27,7 +27,7 @@ def answer(request: httpx2.Request) -> httpx2.Response:
 
 
 class Nobody(requests.adapters.BaseAdapter):
-    """Answers where `requests` would connect."""
+    """An adapter that answers in place of a connection of `requests`."""
 
     def send(self, request: requests.PreparedRequest, *_: Any, **_options: Any) -> requests.Response:
         response = requests.Response()
@@ -39,7 +39,7 @@ class Nobody(requests.adapters.BaseAdapter):
 
 
 def warm_sdks() -> None:
-    """Make the calls."""
+    """Make one call with each SDK."""
     question: dict[str, Any] = {"model": "m", "messages": [{"role": "user", "content": "what"}]}
     with httpx2.Client(transport=httpx2.MockTransport(answer)) as client:
         model = openai.OpenAI(api_key="none", base_url="http://nobody.example/v1", http_client=client)

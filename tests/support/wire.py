@@ -1,4 +1,4 @@
-"""A worker under test, with a recorder and an answerer that remember, and upstreams on real sockets that do as they are told."""
+"""A worker under test, a recorder and an answerer in memory, and scripted upstreams on real sockets."""
 
 import asyncio
 import ssl
@@ -27,12 +27,12 @@ type Side = Literal["request", "response"]
 ENGINES: dict[str, Engine] = {"mitmproxy": mitm.run, "lane": lane.run}
 
 engine = "mitmproxy"
-"""The engine under test; `tests/proxy/engines/conftest.py` runs every test with each."""
+"""The engine under test. `tests/proxy/engines/conftest.py` runs every test with each."""
 
 
 @cache
 def upstream_ca() -> trustme.CA:
-    """One private CA for all upstreams under test: making one takes a while."""
+    """Return the private CA of all upstreams of this process: creating one is slow."""
     return trustme.CA()
 
 
@@ -41,7 +41,7 @@ def upstream_ca() -> trustme.CA:
 
 @dataclass
 class Upstream:
-    """Where it listens, and how often it was connected to."""
+    """The upstream's port, and what connected to it."""
 
     port: int = 0
     connections: int = 0
@@ -56,7 +56,7 @@ class Upstream:
 async def serving(
     handler: Handler, *, tls: ssl.SSLContext | None = None, upstream: Upstream | None = None
 ) -> AsyncIterator[Upstream]:
-    """An upstream on a socket. What its handler raises when the other side goes is nobody's business."""
+    """Serve on a socket. Errors of the handler after the peer has closed are ignored."""
     upstream = upstream or Upstream()
 
     async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -81,7 +81,7 @@ async def serving(
 async def answering(
     *responses: bytes, tls: ssl.SSLContext | None = None, hold: asyncio.Event | None = None
 ) -> AsyncIterator[Upstream]:
-    """An HTTP/1 upstream that answers each request with the same raw bytes, piece by piece, then keeps the connection."""
+    """Answer each HTTP/1 request with the same raw bytes, piece by piece, and keep the connection open."""
     upstream = Upstream()
 
     async def handler(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -100,7 +100,7 @@ async def answering(
 
 
 async def read_request(reader: asyncio.StreamReader) -> tuple[bytes, bytes]:
-    """One HTTP/1 request: its head, and its body as it came (chunked stays chunked)."""
+    """Read one HTTP/1 request: its head and its undecoded body (chunked framing is kept)."""
     head = await reader.readuntil(b"\r\n\r\n")
     fields = head.lower()
     if b"transfer-encoding: chunked" in fields:
@@ -118,7 +118,7 @@ async def read_request(reader: asyncio.StreamReader) -> tuple[bytes, bytes]:
 
 
 def upstream_tls(*names: str, alpn: tuple[str, ...] = ("http/1.1",)) -> ssl.SSLContext:
-    """A server context for these names, signed by `upstream_ca`."""
+    """Return a server context for these names, signed by `upstream_ca`."""
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     upstream_ca().issue_cert(*names).configure_cert(context)
     if alpn:
@@ -130,14 +130,14 @@ def upstream_tls(*names: str, alpn: tuple[str, ...] = ("http/1.1",)) -> ssl.SSLC
 
 
 @dataclass
-class ToldExchange:
-    """One exchange as the recorder was told of it."""
+class MemoryExchange:
+    """One exchange as the recorder received it."""
 
     id: str
     begun: Mapping[str, Any]
     recorder: "MemoryRecorder"
     words: list[tuple[Any, ...]] = field(default_factory=list)
-    """Every word in order."""
+    """Every call of the recorder for it, in order."""
 
     over: asyncio.Event = field(default_factory=asyncio.Event)
 
@@ -214,7 +214,7 @@ class ToldExchange:
 
     @property
     def head(self) -> tuple[Any, ...] | None:
-        """Status, reason, version, headers."""
+        """Return status, reason, version and headers."""
         return next((word[1:] for word in self.words if word[0] == "response"), None)
 
     @property
@@ -230,7 +230,7 @@ class ToldExchange:
 
 
 class MemoryRecorder:
-    """Remembers all it is told; with `gate` cleared it keeps nothing until told to."""
+    """A recorder in memory. While `gate` is cleared it confirms nothing as recorded."""
 
     def __init__(self, on_failure: Literal["gap", "refuse"] = "gap") -> None:
         self.on_failure = on_failure
@@ -238,20 +238,20 @@ class MemoryRecorder:
         self.gate.set()
         self.keeps = True
         self.is_behind = False
-        self.exchanges: list[ToldExchange] = []
+        self.exchanges: list[MemoryExchange] = []
         self.gaps: list[tuple[str, str, str | None]] = []
         self.begun = asyncio.Event()
         self.changed = asyncio.Event()
 
-    def begin(self, *, buffers_request: bool = False, memo: object = None, **head: Any) -> ToldExchange:
-        told = ToldExchange(str(len(self.exchanges)), head, self)
+    def begin(self, *, buffers_request: bool = False, memo: object = None, **head: Any) -> MemoryExchange:
+        told = MemoryExchange(str(len(self.exchanges)), head, self)
         self.exchanges.append(told)
         self.begun.set()
         self.changed.set()
         return told
 
     async def until(self, condition: Callable[[], bool]) -> None:
-        """Wait until what has been told makes this true."""
+        """Wait until the recorded exchanges make the condition true."""
         while not condition():
             self.changed.clear()
             await self.changed.wait()
@@ -264,7 +264,7 @@ class MemoryRecorder:
         asyncio.get_running_loop().call_soon(work)
 
     @property
-    def only(self) -> ToldExchange:
+    def only(self) -> MemoryExchange:
         assert len(self.exchanges) == 1
         return self.exchanges[0]
 
@@ -273,7 +273,7 @@ class MemoryRecorder:
 
 
 class ScriptedAnswerer:
-    """Answers with what it was given, one after the other, and remembers who asked what."""
+    """Returns the given answers in order, and stores each request."""
 
     def __init__(
         self, *answers: Answer | None, alpn: tuple[str, ...] | None = None, recorded: str | None = None
@@ -330,7 +330,7 @@ class ScriptedAnswerer:
 
 
 def whole(body: bytes, *headers: tuple[str, str], status: int = 200) -> Answer:
-    """An answer in one piece."""
+    """Return an answer in one piece."""
     return Answer(
         status=status, reason="OK", headers=(*headers, ("Content-Length", str(len(body)))), pieces=(Piece(0, body),)
     )
@@ -355,12 +355,12 @@ class Worker:
 
     @property
     def tls(self) -> ssl.SSLContext:
-        """What a client needs to trust the worker."""
+        """Return a client context that trusts the worker's CA."""
         return ssl.create_default_context(cafile=str(self.config.authority.certificate))
 
 
 def standing_in(upstream: Upstream) -> dict[str, str]:
-    """The setting `upstreams` by which this one stands for `api.test`."""
+    """Return the setting `upstreams` that maps `api.test` to this upstream."""
     return {"api.test": f"http://127.0.0.1:{upstream.port}"}
 
 
@@ -374,12 +374,12 @@ async def open_worker(
     finds_owners: bool = False,
     **settings: Any,
 ) -> AsyncIterator[Worker]:
-    """A worker for as long as the context lasts. It records with a recorder, and trusts `upstream_ca`.
+    """Run a worker until the end of the block. It uses the recorder, if any, and trusts `upstream_ca`.
 
-    `upstream`: stands for `api.test`, for as long as the worker.
+    `upstream` serves `api.test` for as long.
 
-    Mostly the client is this process, in which no owner of a connection is looked for: for each one the worker would read
-    the descriptors of all other processes, which takes half of such a test's CPU.
+    Usually the client is this process, and the owner of its connections is not searched: for each connection the worker
+    would read the descriptors of all other processes, which takes half of the CPU of such a test.
     """
     ca = directory / "upstream-ca.pem"
     upstream_ca().cert_pem.write_to_path(str(ca))
@@ -404,7 +404,7 @@ async def open_worker(
 async def connect_through(
     worker: Worker, authority: str, *, alpn: tuple[str, ...] = ()
 ) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
-    """A raw connection through the worker: CONNECT, then TLS."""
+    """Open a raw connection through the worker by CONNECT, then TLS."""
     reader, writer = await asyncio.open_connection("127.0.0.1", worker.port)
     writer.write(f"CONNECT {authority} HTTP/1.1\r\nHost: {authority}\r\n\r\n".encode())
     try:

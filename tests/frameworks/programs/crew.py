@@ -3,7 +3,7 @@
 import json
 
 import httpx
-from crewai import LLM, Agent, Crew, Task
+from crewai import LLM, Agent, AgentGroup, Task
 from crewai.tools import tool
 
 
@@ -17,4 +17,4 @@ agent = Agent(
     role="forecaster", goal="Know the weather.", backstory="None.", tools=[weather], llm=LLM(model="openai/gpt-4o-mini")
 )
 task = Task(description='[[weather {"city": "Oslo"}]] -> It is fine.', expected_output="A sentence.", agent=agent)
-print(json.dumps({"said": str(Crew(agents=[agent], tasks=[task]).kickoff())}))
+print(json.dumps({"said": str(AgentGroup(agents=[agent], tasks=[task]).kickoff())}))

@@ -1,4 +1,4 @@
-"""Captured connections without a namespace: names get addresses in 127.0.0.0/8, at all of which a socket can listen."""
+"""Captured connections without a namespace: names get addresses in 127.0.0.0/8, on all of which a socket can listen."""
 
 import asyncio
 import inspect
@@ -40,7 +40,7 @@ def _loopback_names(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 class Launcher:
-    """The other side of the control socket."""
+    """The command's end of the control socket."""
 
     def __init__(self, path: Path) -> None:
         self._path = path
@@ -93,7 +93,7 @@ class Capture:
             return await asyncio.get_running_loop().sock_recv(client, 4096)
 
     async def address(self, name: str) -> str:
-        """The IPv4 address of a name."""
+        """Return the IPv4 address of a name."""
         reply = await self.query(name, dns_message.A)
         assert reply[3] & 15 == 0, reply
         assert reply[6:8] == b"\0\1", reply
@@ -124,7 +124,7 @@ type Capturing = Callable[..., Any]
 
 @pytest.fixture
 def capturing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Capturing:
-    """Starts a worker and begins a capture on one port. `hosts`: the names that the host's resolver knows."""
+    """Start a worker and begin a capture on one port. `hosts` are the names that the host's resolver knows."""
 
     @asynccontextmanager
     async def capture(

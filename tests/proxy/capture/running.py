@@ -35,7 +35,7 @@ class Station:
         around: Mapping[str, str] | None = None,
         timeout: float = 150,
     ) -> "subprocess.CompletedProcess[str]":
-        """`playhead VERB --data … ARGUMENTS`."""
+        """Run `playhead VERB --data … ARGUMENTS`."""
         flags = ["--data", str(self.data), "--config", str(self.config)]
         if self.database_url:
             flags += ["--database-url", self.database_url]
@@ -102,7 +102,9 @@ exec setpriv --reuid 65534 --regid 65534 --groups 4,65534 --bounding-set -all --
 
 @asynccontextmanager
 async def open_station(database_url: str) -> AsyncIterator[tuple[Station, StandIn]]:
-    """A data directory with a store server that stays, and the services that its commands reach. It needs namespaces."""
+    """Yield a data directory with a store server that stays, and the services that its commands reach. Requires
+    namespaces.
+    """
     needs_namespaces()
     place = Path(tempfile.mkdtemp(prefix="playhead-test-"))
     station = Station(data=place / "d", config=place / "playhead.toml", database_url=database_url)

@@ -18,7 +18,7 @@ from tests.support.h2frames import (
     head_frame,
 )
 from tests.support.h2quick import frame
-from tests.support.h2workers import reaching
+from tests.support.h2workers import reach_upstreams
 from tests.support.wire import (
     MemoryRecorder,
     Upstream,
@@ -299,7 +299,10 @@ async def test_a_hostile_request_of_http_2_goes_nowhere(tmp_path: Path) -> None:
                 writer.write(head_frame([(b":status", b"200")], stream=stream, end=True))
 
     tls = upstream_tls("localhost", alpn=("h2",))
-    async with serving(handler, tls=tls) as upstream, open_worker(tmp_path, recorder, **reaching(upstream)) as worker:
+    async with (
+        serving(handler, tls=tls) as upstream,
+        open_worker(tmp_path, recorder, **reach_upstreams(upstream)) as worker,
+    ):
         sound = _request(*SOUND_OF_HTTP_2, body=b"abc", trailers=TRAILERS)
         client = _Client(worker, upstream)
         for request in (*REQUESTS_OF_HTTP_2, sound):
@@ -326,7 +329,10 @@ async def test_a_hostile_response_of_http_2_is_refused(tmp_path: Path) -> None:
             writer.write(answer.replace((1).to_bytes(4), stream.to_bytes(4)))
 
     tls = upstream_tls("localhost", alpn=("h2",))
-    async with serving(handler, tls=tls) as upstream, open_worker(tmp_path, recorder, **reaching(upstream)) as worker:
+    async with (
+        serving(handler, tls=tls) as upstream,
+        open_worker(tmp_path, recorder, **reach_upstreams(upstream)) as worker,
+    ):
         sound = _response(*SOUND_OF_HTTP_2[:3], trailers=TRAILERS)
         client = _Client(worker, upstream)
         for answer in (*RESPONSES_OF_HTTP_2, sound):

@@ -8,7 +8,7 @@ from h2.settings import SettingCodes
 from hyperframe.frame import GoAwayFrame
 
 from tests.support.h2wire import Peer, ReceivedStream
-from tests.support.h2workers import OK, answer_all, conversing
+from tests.support.h2workers import OK, answer_all, open_h2_pair
 from tests.support.wire import MemoryRecorder
 
 REFUSED = 7
@@ -51,7 +51,7 @@ async def test_what_is_under_way_is_answered_after_a_goaway(tmp_path: Path, last
     recorder = MemoryRecorder()
     async with (
         asyncio.timeout(60),
-        conversing(tmp_path, handler, recorder) as (peer, authority),
+        open_h2_pair(tmp_path, handler, recorder) as (peer, authority),
     ):
         first = peer.ask(authority, "/", method="POST", body=b"a")
         while peer.streams[first].body != b"be":
@@ -80,7 +80,7 @@ async def test_what_a_goaway_leaves_out_can_be_asked_again(tmp_path: Path) -> No
 
     async with (
         asyncio.timeout(60),
-        conversing(tmp_path, handler) as (peer, authority),
+        open_h2_pair(tmp_path, handler) as (peer, authority),
     ):
         while (answer := await _answer_or_reset(peer, authority)).reset == REFUSED:
             pass
@@ -98,7 +98,7 @@ async def test_the_code_of_a_reset_reaches_the_client(tmp_path: Path, code: int)
 
     async with (
         asyncio.timeout(60),
-        conversing(tmp_path, handler) as (peer, authority),
+        open_h2_pair(tmp_path, handler) as (peer, authority),
     ):
         assert (await _answer_or_reset(peer, authority)).reset == code
 
@@ -127,7 +127,7 @@ async def test_what_waits_for_room_when_a_goaway_comes_can_be_asked_again(tmp_pa
     recorder = MemoryRecorder()
     async with (
         asyncio.timeout(60),
-        conversing(tmp_path, handler, recorder) as (peer, authority),
+        open_h2_pair(tmp_path, handler, recorder) as (peer, authority),
     ):
         first = peer.streams[peer.ask(authority, "/", method="POST", body=b"a")]
         while not first.headers:
@@ -158,7 +158,7 @@ async def test_a_client_that_opens_no_more_streams_gets_its_answers(tmp_path: Pa
     recorder = MemoryRecorder()
     async with (
         asyncio.timeout(60),
-        conversing(tmp_path, handler, recorder) as (peer, authority),
+        open_h2_pair(tmp_path, handler, recorder) as (peer, authority),
     ):
         stream = peer.ask(authority, "/", method="POST", body=b"a")
         await recorder.begun.wait()

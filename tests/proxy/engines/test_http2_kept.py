@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from tests.support.h2wire import Fields, Peer, ReceivedStream, StreamBroken
-from tests.support.h2workers import OK, conversing
+from tests.support.h2workers import OK, open_h2_pair
 from tests.support.wire import MemoryRecorder
 
 SIZED: Fields = [*OK, ("content-length", "6")]
@@ -48,7 +48,7 @@ async def test_nothing_is_forwarded_before_it_is_kept(tmp_path: Path) -> None:
     recorder.gate.clear()
     async with (
         asyncio.timeout(60),
-        conversing(tmp_path, handler, recorder) as (peer, authority),
+        open_h2_pair(tmp_path, handler, recorder) as (peer, authority),
     ):
         stream = peer.ask(authority, "/x", method="POST", body=b"ab")
         await recorder.begun.wait()
@@ -74,7 +74,7 @@ async def test_a_request_does_not_end_before_it_is_kept(tmp_path: Path) -> None:
     recorder = MemoryRecorder()
     async with (
         asyncio.timeout(60),
-        conversing(tmp_path, handler, recorder) as (peer, authority),
+        open_h2_pair(tmp_path, handler, recorder) as (peer, authority),
     ):
         stream = peer.begin(authority, "/x")
         peer.conn.send_data(stream, b"ab")
@@ -111,7 +111,7 @@ async def test_only_what_completes_a_response_waits_until_it_is_kept(tmp_path: P
     recorder = MemoryRecorder()
     async with (
         asyncio.timeout(60),
-        conversing(tmp_path, handler, recorder) as (peer, authority),
+        open_h2_pair(tmp_path, handler, recorder) as (peer, authority),
     ):
         stream = peer.ask(authority, "/x")
         await _has(peer, heard := peer.streams[stream], b"abcd")
@@ -140,7 +140,7 @@ async def test_what_cannot_be_kept_goes_nowhere_and_does_not_end(tmp_path: Path)
 
     async with (
         asyncio.timeout(60),
-        conversing(tmp_path, handler, recorder) as (peer, authority),
+        open_h2_pair(tmp_path, handler, recorder) as (peer, authority),
     ):
         with pytest.raises(StreamBroken, match="reset"):
             await peer.answer(stream := peer.ask(authority, "/first"))

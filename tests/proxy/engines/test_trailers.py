@@ -6,7 +6,7 @@ from pathlib import Path
 from calls.model import Headers
 from replay.answer import Answer, Piece
 from tests.support.h2wire import Peer
-from tests.support.h2workers import conversing
+from tests.support.h2workers import open_h2_pair
 from tests.support.wire import MemoryRecorder, ScriptedAnswerer, answering, connect_through, open_worker, standing_in
 
 SENT: Headers = (
@@ -78,7 +78,7 @@ async def test_forbidden_trailers_of_http_2_are_not_passed_on(tmp_path: Path) ->
             peer.respond(stream, [(":status", "200")], [b"ok"], OF_HTTP_2[1:-1] if only_forbidden else OF_HTTP_2)
 
     recorder = MemoryRecorder()
-    async with conversing(tmp_path, handler, recorder) as (peer, authority):
+    async with open_h2_pair(tmp_path, handler, recorder) as (peer, authority):
         answers = []
         for path, trailers in (("/", OF_HTTP_2), ("/none", OF_HTTP_2[1:-1])):
             stream = peer.begin(authority, path)

@@ -19,12 +19,12 @@ from proxy.trust.ca import ensure_ca
 from replay.answer import Answer, Piece
 from tests.support.h2wire import Peer, StreamBroken
 from tests.support.h2workers import OK as OK2
-from tests.support.h2workers import asking, conversing, reaching, speaking
+from tests.support.h2workers import open_h2_client, open_h2_pair, open_h2_upstream, reach_upstreams
 from tests.support.wire import (
+    MemoryExchange,
     MemoryRecorder,
     ScriptedAnswerer,
     Side,
-    ToldExchange,
     answering,
     connect_through,
     open_worker,
@@ -45,7 +45,7 @@ class Holding(MemoryRecorder):
         self.held = held
         self.gate.clear()
 
-    def begin(self, *, buffers_request: bool = False, memo: object = None, **head: Any) -> ToldExchange:
+    def begin(self, *, buffers_request: bool = False, memo: object = None, **head: Any) -> MemoryExchange:
         self.exchanges.append(HeldRecorder(str(len(self.exchanges)), head, self))
         self.begun.set()
         return self.exchanges[-1]
@@ -54,7 +54,7 @@ class Holding(MemoryRecorder):
         return any(word[:2] == ("ended", side) for told in self.exchanges for word in told.words)
 
 
-class HeldRecorder(ToldExchange):
+class HeldRecorder(MemoryExchange):
     def is_recorded_now(self) -> bool:
         last = [word[1] for word in self.words if word[0] == "ended"][-1:]
         return last != [self.recorder.held]  # type: ignore[attr-defined]
@@ -212,7 +212,7 @@ async def test_a_get_that_was_reset_is_not_asked_again(tmp_path: Path) -> None:
             else:
                 peer.respond(stream, OK2, [b"ok"])
 
-    async with conversing(tmp_path, handler) as (peer, authority):
+    async with open_h2_pair(tmp_path, handler) as (peer, authority):
         await peer.answer(peer.ask(authority, "/"))
         with pytest.raises(StreamBroken, match=r"code 2$"):
             await peer.answer(peer.ask(authority, "/reset"))
@@ -239,9 +239,9 @@ async def test_all_that_came_before_an_upstream_broke_off_reaches_a_slow_client(
         await peer.request()
 
     async with (
-        speaking(handler) as upstream,
-        open_worker(tmp_path, recorder, **reaching(upstream)) as worker,
-        asking(worker, upstream, acknowledge=False) as (peer, authority),
+        open_h2_upstream(handler) as upstream,
+        open_worker(tmp_path, recorder, **reach_upstreams(upstream)) as worker,
+        open_h2_client(worker, upstream, acknowledge=False) as (peer, authority),
     ):
         stream = peer.ask(authority, "/")
         await recorder.begun.wait()

@@ -16,10 +16,18 @@ from proxy.lane.h2.client import H2Downstream, Http2Client
 from proxy.lane.h2.upstreams import Http2Carrier
 from proxy.lane.relay import RelayedExchange
 from proxy.wire.config import Limits
-from tests.support.h2quick import Quick
+from tests.support.h2quick import QuickClient
 from tests.support.h2wire import Peer, StreamBroken
-from tests.support.h2workers import OK, answer_all, asking, reaching, speaking
-from tests.support.wire import MemoryRecorder, Side, ToldExchange, answering, connect_through, open_worker, standing_in
+from tests.support.h2workers import OK, answer_all, open_h2_client, open_h2_upstream, reach_upstreams
+from tests.support.wire import (
+    MemoryExchange,
+    MemoryRecorder,
+    Side,
+    answering,
+    connect_through,
+    open_worker,
+    standing_in,
+)
 
 CANCEL, CALM = 8, 11
 
@@ -36,9 +44,9 @@ async def test_a_hundred_streams_at_once(tmp_path: Path) -> None:
 
     recorder = MemoryRecorder()
     async with (
-        speaking(handler) as upstream,
-        open_worker(tmp_path, recorder, **reaching(upstream)) as worker,
-        asking(worker, upstream) as (peer, authority),
+        open_h2_upstream(handler) as upstream,
+        open_worker(tmp_path, recorder, **reach_upstreams(upstream)) as worker,
+        open_h2_client(worker, upstream) as (peer, authority),
     ):
         streams = {peer.ask(authority, f"/{number}"): f"/{number}".encode() for number in range(100)}
         for stream, path in streams.items():
@@ -51,12 +59,12 @@ async def test_a_hundred_streams_at_once(tmp_path: Path) -> None:
 class Forgetful(MemoryRecorder):
     """Drops the bodies, because they are large."""
 
-    def begin(self, **head: Any) -> ToldExchange:
+    def begin(self, **head: Any) -> MemoryExchange:
         self.exchanges.append(Bodiless(str(len(self.exchanges)), head, self))
         return self.exchanges[-1]
 
 
-class Bodiless(ToldExchange):
+class Bodiless(MemoryExchange):
     def record_data(self, side: Side, data: bytes, at: int, kind: ChunkKind = "data") -> None:
         pass
 
@@ -82,9 +90,9 @@ async def test_events_pass_beside_a_large_upload(tmp_path: Path) -> None:
         await peer.request()
 
     async with (
-        speaking(handler) as upstream,
-        open_worker(tmp_path, Forgetful(), **reaching(upstream)) as worker,
-        asking(worker, upstream) as (peer, authority),
+        open_h2_upstream(handler) as upstream,
+        open_worker(tmp_path, Forgetful(), **reach_upstreams(upstream)) as worker,
+        open_h2_client(worker, upstream) as (peer, authority),
     ):
         upload = peer.begin(authority, "/upload")
         stream = peer.ask(authority, "/events")
@@ -106,9 +114,9 @@ async def test_an_upload_waits_for_an_upstream_that_takes_nothing(tmp_path: Path
         return len(recorder.only.body("request"))
 
     async with (
-        speaking(handler, acknowledge=False) as upstream,
-        open_worker(tmp_path, recorder, **reaching(upstream)) as worker,
-        asking(worker, upstream) as (peer, authority),
+        open_h2_upstream(handler, acknowledge=False) as upstream,
+        open_worker(tmp_path, recorder, **reach_upstreams(upstream)) as worker,
+        open_h2_client(worker, upstream) as (peer, authority),
         asyncio.TaskGroup() as group,
     ):
         recorder.gate.clear()
@@ -134,9 +142,9 @@ async def test_why_a_client_gives_up_is_handed_on(tmp_path: Path, code: int) -> 
 
     recorder = MemoryRecorder()
     async with (
-        speaking(handler) as upstream,
-        open_worker(tmp_path, recorder, **reaching(upstream)) as worker,
-        asking(worker, upstream) as (peer, authority),
+        open_h2_upstream(handler) as upstream,
+        open_worker(tmp_path, recorder, **reach_upstreams(upstream)) as worker,
+        open_h2_client(worker, upstream) as (peer, authority),
     ):
         stream = peer.ask(authority, "/")
         await reached.wait()
@@ -175,7 +183,7 @@ async def test_what_may_not_go_on_is_told_why(
 
 async def test_what_is_refused_says_so_and_is_counted(tmp_path: Path) -> None:
     async with open_worker(tmp_path, MemoryRecorder(), upstreams={"api.test": "http://127.0.0.1:9"}) as worker:
-        quick = Quick(*await connect_through(worker, "api.test:443", alpn=("h2",)))
+        quick = QuickClient(*await connect_through(worker, "api.test:443", alpn=("h2",)))
         assert b"connect_in_tunnel" in await quick.body(quick.ask("api.test:443", method="CONNECT"))
         assert b"connect_failed" in await quick.body(quick.ask("api.test"))
         quick.writer.close()
@@ -194,11 +202,11 @@ async def test_a_worker_that_stops_says_so_and_lets_end_what_is_under_way(tmp_pa
 
     recorder = MemoryRecorder()
     async with (
-        speaking(handler) as upstream,
-        open_worker(tmp_path, recorder, limits=Limits(grace=10), **reaching(upstream)) as worker,
+        open_h2_upstream(handler) as upstream,
+        open_worker(tmp_path, recorder, limits=Limits(grace=10), **reach_upstreams(upstream)) as worker,
     ):
         authority = f"localhost:{upstream.port}"
-        quick = Quick(*await connect_through(worker, authority, alpn=("h2",)))
+        quick = QuickClient(*await connect_through(worker, authority, alpn=("h2",)))
         stream = quick.ask(authority)
         await recorder.begun.wait()
         worker.config.stop.set()
@@ -223,10 +231,10 @@ async def test_a_fault_of_ours_ends_one_client_and_no_other(
     monkeypatch.setattr(RelayedExchange, "handle_response", fail_one)
     recorder = MemoryRecorder()
     async with (
-        speaking(answer_all) as upstream,
-        open_worker(tmp_path, recorder, **reaching(upstream)) as worker,
-        asking(worker, upstream) as (one, authority),
-        asking(worker, upstream) as (other, _),
+        open_h2_upstream(answer_all) as upstream,
+        open_worker(tmp_path, recorder, **reach_upstreams(upstream)) as worker,
+        open_h2_client(worker, upstream) as (one, authority),
+        open_h2_client(worker, upstream) as (other, _),
     ):
         assert (await other.answer(other.ask(authority, "/"))).body == b"ok"
         with pytest.raises((StreamBroken, ConnectionError)):
@@ -261,9 +269,9 @@ async def test_a_fault_in_a_look_at_the_time_ends_one_client_and_no_looking(
 async def test_a_silent_client_is_let_go(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(lanes, "CHECK_INTERVAL", 0.05)
     async with (
-        speaking(answer_all) as upstream,
-        open_worker(tmp_path, limits=Limits(idle=1, grace=0.5), **reaching(upstream)) as worker,
-        asking(worker, upstream) as (peer, authority),
+        open_h2_upstream(answer_all) as upstream,
+        open_worker(tmp_path, limits=Limits(idle=1, grace=0.5), **reach_upstreams(upstream)) as worker,
+        open_h2_client(worker, upstream) as (peer, authority),
     ):
         assert (await peer.answer(peer.ask(authority, "/"))).body == b"ok"
         async with asyncio.timeout(60):
@@ -280,11 +288,11 @@ async def _to_the_end(peer: Peer) -> None:
 async def test_clients_that_are_gone_leave_nothing(tmp_path: Path, mode: str) -> None:
     gc.freeze()  # to look through what the process had before takes a second
     async with (
-        speaking(answer_all) as upstream,
-        open_worker(tmp_path, MemoryRecorder(), **reaching(upstream), mode=mode) as worker,
+        open_h2_upstream(answer_all) as upstream,
+        open_worker(tmp_path, MemoryRecorder(), **reach_upstreams(upstream), mode=mode) as worker,
     ):
         for _ in range(5):
-            async with asking(worker, upstream) as (peer, authority):
+            async with open_h2_client(worker, upstream) as (peer, authority):
                 for stream in [peer.ask(authority, "/") for _ in range(4)]:
                     await peer.answer(stream)
                 peer.begin(authority, "/half")  # and is left in the middle of it
@@ -316,8 +324,8 @@ async def _ran(*command: str) -> str:
 async def test_curl(tmp_path: Path) -> None:
     (tmp_path / "large").write_bytes(bytes(3 << 20))
     async with (
-        speaking(_answer_measured) as upstream,
-        open_worker(tmp_path, Forgetful(), **reaching(upstream)) as worker,
+        open_h2_upstream(_answer_measured) as upstream,
+        open_worker(tmp_path, Forgetful(), **reach_upstreams(upstream)) as worker,
     ):
         trusts = f"{worker.config.authority.certificate}"
         url = f"https://localhost:{upstream.port}/"
@@ -341,7 +349,10 @@ async def test_curl(tmp_path: Path) -> None:
 async def test_node(tmp_path: Path) -> None:
     script = Path(__file__).with_name("h2_asker.mjs")
     recorder = MemoryRecorder()
-    async with speaking(_answer_measured) as upstream, open_worker(tmp_path, recorder, **reaching(upstream)) as worker:
+    async with (
+        open_h2_upstream(_answer_measured) as upstream,
+        open_worker(tmp_path, recorder, **reach_upstreams(upstream)) as worker,
+    ):
         authority, ca = f"localhost:{upstream.port}", str(worker.config.authority.certificate)
         said = await _ran("node", str(script), str(worker.port), authority, ca)
     assert said == ",".join(str(number) for number in range(100)) + "\n"

@@ -9,9 +9,9 @@ from pathlib import Path
 import ngh2
 import pytest
 
-from tests.support.h2quick import Quick, frame
+from tests.support.h2quick import QuickClient, frame
 from tests.support.h2wire import Peer
-from tests.support.h2workers import OK, answer_all, reaching, speaking
+from tests.support.h2workers import OK, answer_all, open_h2_upstream, reach_upstreams
 from tests.support.wire import MemoryRecorder, Upstream, Worker, connect_through, open_worker
 
 HEADERS, RST_STREAM, SETTINGS, PING, CONTINUATION = 1, 3, 4, 6, 9
@@ -27,14 +27,14 @@ async def _answer_all_but_held(peer: Peer) -> None:
 
 
 @asynccontextmanager
-async def _worker_under_attack(directory: Path) -> AsyncIterator[tuple[Worker, Upstream, Quick, Quick]]:
+async def _worker_under_attack(directory: Path) -> AsyncIterator[tuple[Worker, Upstream, QuickClient, QuickClient]]:
     """A worker with a well-behaved client and a flooding one."""
     async with (
-        speaking(_answer_all_but_held) as upstream,
-        open_worker(directory, MemoryRecorder(), **reaching(upstream)) as worker,
+        open_h2_upstream(_answer_all_but_held) as upstream,
+        open_worker(directory, MemoryRecorder(), **reach_upstreams(upstream)) as worker,
     ):
         good, bad = [
-            Quick(*await connect_through(worker, f"localhost:{upstream.port}", alpn=("h2",))) for _ in range(2)
+            QuickClient(*await connect_through(worker, f"localhost:{upstream.port}", alpn=("h2",))) for _ in range(2)
         ]
         await bad.until(ngh2.SettingsAcknowledged)
         yield worker, upstream, good, bad
@@ -43,7 +43,7 @@ async def _worker_under_attack(directory: Path) -> AsyncIterator[tuple[Worker, U
         bad.writer.close()
 
 
-async def _thrown_out(client: Quick, flood: bytes, times: int = 200) -> None:
+async def _thrown_out(client: QuickClient, flood: bytes, times: int = 200) -> None:
     """Send the data this many times, and check that the worker ends the connection before or right after that."""
     try:
         for _ in range(times):
@@ -113,8 +113,8 @@ def _head(upstream: Upstream) -> bytes:
 
 async def test_what_is_no_http_2_at_all_is_cut_off(tmp_path: Path) -> None:
     async with (
-        speaking(answer_all) as upstream,
-        open_worker(tmp_path, MemoryRecorder(), **reaching(upstream)) as worker,
+        open_h2_upstream(answer_all) as upstream,
+        open_worker(tmp_path, MemoryRecorder(), **reach_upstreams(upstream)) as worker,
     ):
         for noise in (b"GET / HTTP/1.1\r\nHost: localhost\r\n\r\n", os.urandom(64)):
             reader, writer = await connect_through(worker, f"localhost:{upstream.port}", alpn=("h2",))

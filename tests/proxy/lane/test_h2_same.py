@@ -7,7 +7,7 @@ import pytest
 
 from tests.support import wire
 from tests.support.h2wire import Fields, Peer, StreamBroken
-from tests.support.h2workers import asking, reaching, speaking
+from tests.support.h2workers import open_h2_client, open_h2_upstream, reach_upstreams
 from tests.support.wire import MemoryRecorder, ScriptedAnswerer, answering, connect_through, open_worker, standing_in
 
 ASKED: Fields = [
@@ -50,9 +50,9 @@ async def _conversation(directory: Path) -> tuple[list[Any], list[Any]]:
     recorder = MemoryRecorder()
     heard: list[Any] = []
     async with (
-        speaking(_handler) as upstream,
-        open_worker(directory, recorder, **reaching(upstream)) as worker,
-        asking(worker, upstream) as (peer, authority),
+        open_h2_upstream(_handler) as upstream,
+        open_worker(directory, recorder, **reach_upstreams(upstream)) as worker,
+        open_h2_client(worker, upstream) as (peer, authority),
     ):
         for method, path, body in (
             ("POST", "/x?y=%20z", b"asked"),
@@ -72,7 +72,7 @@ async def _conversation(directory: Path) -> tuple[list[Any], list[Any]]:
     return [_comparable_words(told, upstream.port) for told in recorder.exchanges], heard
 
 
-def _comparable_words(told: wire.ToldExchange, port: int) -> Any:
+def _comparable_words(told: wire.MemoryExchange, port: int) -> Any:
     begun = dict(told.begun)
     begun["url"] = begun["url"].replace(str(port), "PORT")
     # Both engines name the run before the exchange has an id.

@@ -14,15 +14,15 @@ from proxy.trust.ca import ensure_ca
 from proxy.wire.config import EngineConfig, Limits
 from proxy.wire.engine_state import EngineState
 from tests.support.h2wire import Fields, Peer, StreamBroken
-from tests.support.h2workers import OK, answer_all, asking, conversing, reaching, speaking
+from tests.support.h2workers import OK, answer_all, open_h2_client, open_h2_pair, open_h2_upstream, reach_upstreams
 from tests.support.wire import MemoryRecorder, Upstream, answering, connect_through, open_worker, standing_in
 
 REFUSED, INTERNAL, CANCEL = 7, 2, 8
 
 
 async def test_all_clients_share_a_connection(tmp_path: Path) -> None:
-    async with speaking(answer_all) as upstream, open_worker(tmp_path, **reaching(upstream)) as worker:
-        async with asking(worker, upstream) as (one, authority), asking(worker, upstream) as (other, _):
+    async with open_h2_upstream(answer_all) as upstream, open_worker(tmp_path, **reach_upstreams(upstream)) as worker:
+        async with open_h2_client(worker, upstream) as (one, authority), open_h2_client(worker, upstream) as (other, _):
             for peer in (one, other, one):
                 assert (await peer.answer(peer.ask(authority, "/"))).body == b"ok"
         assert upstream.connections == 1
@@ -39,8 +39,11 @@ async def test_who_shows_a_name_for_a_connection_has_it_for_himself(tmp_path: Pa
         finally:
             left[number].set()
 
-    async with speaking(handler, upstream=upstream), open_worker(tmp_path, **reaching(upstream)) as worker:
-        async with asking(worker, upstream) as (one, authority), asking(worker, upstream) as (other, _):
+    async with (
+        open_h2_upstream(handler, upstream=upstream),
+        open_worker(tmp_path, **reach_upstreams(upstream)) as worker,
+    ):
+        async with open_h2_client(worker, upstream) as (one, authority), open_h2_client(worker, upstream) as (other, _):
             await one.answer(one.ask(authority, "/", extra=ntlm))
             await one.answer(one.ask(authority, "/"))
             assert upstream.connections == 2  # the first was made to learn what the upstream speaks
@@ -66,9 +69,9 @@ async def test_more_streams_than_an_upstream_takes_get_another_connection(tmp_pa
         await peer.request()
 
     async with (
-        speaking(handler) as upstream,
-        open_worker(tmp_path, **reaching(upstream)) as worker,
-        asking(worker, upstream) as (peer, authority),
+        open_h2_upstream(handler) as upstream,
+        open_worker(tmp_path, **reach_upstreams(upstream)) as worker,
+        open_h2_client(worker, upstream) as (peer, authority),
     ):
         for stream in [peer.ask(authority, "/") for _ in range(2)]:
             assert (await peer.answer(stream)).body == b"ok"
@@ -89,10 +92,10 @@ async def test_a_client_that_stops_reading_does_not_stop_the_other(tmp_path: Pat
                 peer.respond((await peer.request())[0], OK, [b"ok"])
             await peer.step()
 
-    async with speaking(handler) as upstream, open_worker(tmp_path, **reaching(upstream)) as worker:
+    async with open_h2_upstream(handler) as upstream, open_worker(tmp_path, **reach_upstreams(upstream)) as worker:
         async with (
-            asking(worker, upstream, acknowledge=False) as (one, authority),
-            asking(worker, upstream) as (other, _),
+            open_h2_client(worker, upstream, acknowledge=False) as (one, authority),
+            open_h2_client(worker, upstream) as (other, _),
         ):
             stream = one.ask(authority, "/big")
             while len(one.streams[stream].body) < 65535:
@@ -125,7 +128,7 @@ async def _resets(code: int, method: str) -> tuple[Any, list[str]]:
 async def test_what_was_refused_before_anything_was_done_is_asked_again(tmp_path: Path) -> None:
     handler, asked = await _resets(REFUSED, "POST")
     recorder = MemoryRecorder()
-    async with conversing(tmp_path, handler, recorder) as (peer, authority):
+    async with open_h2_pair(tmp_path, handler, recorder) as (peer, authority):
         head: Fields = [("content-length", "4")]
         heard = await peer.answer(peer.ask(authority, "/", method="POST", body=b"once", extra=head))
     assert heard.body == b"ok"
@@ -137,7 +140,7 @@ async def test_what_was_refused_before_anything_was_done_is_asked_again(tmp_path
 async def test_what_was_reset_otherwise_is_not_asked_again(tmp_path: Path, code: int) -> None:
     handler, asked = await _resets(code, "POST")
     recorder = MemoryRecorder()
-    async with conversing(tmp_path, handler, recorder) as (peer, authority):
+    async with open_h2_pair(tmp_path, handler, recorder) as (peer, authority):
         with pytest.raises(StreamBroken, match=f"code {code}$"):
             await peer.answer(peer.ask(authority, "/", method="POST", body=b"once"))
         await recorder.only.over.wait()
@@ -152,7 +155,7 @@ async def test_an_upstream_that_refuses_without_end_is_believed(tmp_path: Path) 
             peer.conn.reset_stream(stream, REFUSED)
             peer.flush()
 
-    async with conversing(tmp_path, handler) as (peer, authority):
+    async with open_h2_pair(tmp_path, handler) as (peer, authority):
         with pytest.raises(StreamBroken, match=r"code 7$"):
             await peer.answer(peer.ask(authority, "/"))
 
@@ -175,9 +178,9 @@ async def test_a_goaway_sends_what_was_not_looked_at_elsewhere(tmp_path: Path) -
 
     recorder = MemoryRecorder()
     async with (
-        speaking(handler, upstream=upstream),
-        open_worker(tmp_path, recorder, **reaching(upstream)) as worker,
-        asking(worker, upstream) as (peer, authority),
+        open_h2_upstream(handler, upstream=upstream),
+        open_worker(tmp_path, recorder, **reach_upstreams(upstream)) as worker,
+        open_h2_client(worker, upstream) as (peer, authority),
     ):
         head: Fields = [("content-length", "4")]
         first, second = (peer.ask(authority, path, method="POST", body=b"once", extra=head) for path in ("/1", "/2"))
@@ -205,9 +208,9 @@ async def test_a_connection_that_breaks_without_a_word(tmp_path: Path, method: s
 
     recorder = MemoryRecorder()
     async with (
-        speaking(handler, upstream=upstream),
-        open_worker(tmp_path, recorder, **reaching(upstream)) as worker,
-        asking(worker, upstream) as (peer, authority),
+        open_h2_upstream(handler, upstream=upstream),
+        open_worker(tmp_path, recorder, **reach_upstreams(upstream)) as worker,
+        open_h2_client(worker, upstream) as (peer, authority),
     ):
         await peer.answer(peer.ask(authority, "/"))
         stream = peer.ask(authority, "/", method=method, extra=[("content-length", "0")])
@@ -231,7 +234,7 @@ async def test_a_connection_that_nobody_needs_is_let_go(tmp_path: Path, monkeypa
         finally:
             gone.set()
 
-    async with conversing(tmp_path, handler) as (peer, authority):
+    async with open_h2_pair(tmp_path, handler) as (peer, authority):
         await peer.answer(peer.ask(authority, "/"))
         async with asyncio.timeout(60):
             await gone.wait()
@@ -252,9 +255,9 @@ async def test_nobody_else_is_put_on_a_connection_that_may_be_dead(
         await answer_all(peer)
 
     async with (
-        speaking(handler, upstream=upstream),
-        open_worker(tmp_path, **reaching(upstream)) as worker,
-        asking(worker, upstream) as (peer, authority),
+        open_h2_upstream(handler, upstream=upstream),
+        open_worker(tmp_path, **reach_upstreams(upstream)) as worker,
+        open_h2_client(worker, upstream) as (peer, authority),
     ):
         first = peer.ask(authority, "/")
         await silent.wait()
@@ -280,9 +283,9 @@ async def test_an_upload_goes_elsewhere_where_a_connection_took_nothing_of_it(
 
     monkeypatch.setattr(h2upstreams.SharedConnection, "open_stream", once_closing)
     async with (
-        speaking(answer_all) as upstream,
-        open_worker(tmp_path, limits=Limits(buffered_request=0), **reaching(upstream)) as worker,
-        asking(worker, upstream) as (peer, authority),
+        open_h2_upstream(answer_all) as upstream,
+        open_worker(tmp_path, limits=Limits(buffered_request=0), **reach_upstreams(upstream)) as worker,
+        open_h2_client(worker, upstream) as (peer, authority),
     ):
         upload = peer.ask(authority, "/", method="POST", body=bytes(10_000), extra=[("content-length", "10000")])
         assert (await peer.answer(upload)).body == b"ok"
@@ -312,7 +315,7 @@ async def test_a_connection_that_is_closed_as_soon_as_it_is_made_is_nobodys(
         made.is_gone = True
         return made
 
-    async with conversing(tmp_path, answer_all) as (peer, authority):
+    async with open_h2_pair(tmp_path, answer_all) as (peer, authority):
         monkeypatch.setattr(Upstreams, "connect", connect_and_close)
         monkeypatch.setattr(h2upstreams.SharedConnection, "has_room", False)
         heard = await peer.answer(peer.ask(authority, "/"))

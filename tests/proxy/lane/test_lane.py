@@ -25,9 +25,9 @@ from proxy.lane.tls import LeafContexts
 from proxy.wire.config import Limits
 from tests.support.h2wire import Peer
 from tests.support.wire import (
+    MemoryExchange,
     MemoryRecorder,
     ScriptedAnswerer,
-    ToldExchange,
     Upstream,
     Worker,
     answering,
@@ -364,9 +364,9 @@ async def test_a_body_that_takes_long_to_redact_lets_others_be_served(
 ) -> None:
     """Each piece takes longer than `SLOW_FEED`; a call meanwhile takes several turns of the event loop, but not several pieces."""
     size, slow, began = 4 << 20, 0, asyncio.Event()
-    record_data = ToldExchange.record_data
+    record_data = MemoryExchange.record_data
 
-    def record_slowly(told: ToldExchange, side: Any, data: bytes, *more: Any) -> None:
+    def record_slowly(told: MemoryExchange, side: Any, data: bytes, *more: Any) -> None:
         nonlocal slow
         if len(data) > 4096:
             time.sleep(1.2 * SLOW_FEED)
@@ -374,7 +374,7 @@ async def test_a_body_that_takes_long_to_redact_lets_others_be_served(
             began.set()
         record_data(told, side, data, *more)
 
-    monkeypatch.setattr(ToldExchange, "record_data", record_slowly)
+    monkeypatch.setattr(MemoryExchange, "record_data", record_slowly)
     recorder = MemoryRecorder()
     async with open_worker(tmp_path, recorder, upstream=answering(OK)) as worker:
         reader, writer = await asyncio.open_connection("127.0.0.1", worker.port)

@@ -13,8 +13,8 @@ from proxy.lane.h2 import wire as h2wire
 from proxy.lane.h2.wire import SEND_BYTES
 from proxy.lane.receive_queue import FIRST_SLICE, FRAMES, SLICE, FrameGroups, ReceiveQueue
 from proxy.wire import recording_guard
-from tests.support.h2quick import Quick, frame
-from tests.support.h2workers import answer_all, reaching, speaking
+from tests.support.h2quick import QuickClient, frame
+from tests.support.h2workers import answer_all, open_h2_upstream, reach_upstreams
 from tests.support.wire import MemoryRecorder, Upstream, connect_through, open_worker, serving, upstream_tls
 
 DATA, HEADERS, CONTINUATION = 0, 1, 9
@@ -149,8 +149,11 @@ async def test_a_flood_is_processed_in_slices(tmp_path: Path, monkeypatch: pytes
 
     monkeypatch.setattr(FrameGroups, "end_of_group", count)
     recorder = MemoryRecorder()
-    async with speaking(answer_all) as upstream, open_worker(tmp_path, recorder, **reaching(upstream)) as worker:
-        bad = Quick(*await connect_through(worker, f"localhost:{upstream.port}", alpn=("h2",)))
+    async with (
+        open_h2_upstream(answer_all) as upstream,
+        open_worker(tmp_path, recorder, **reach_upstreams(upstream)) as worker,
+    ):
+        bad = QuickClient(*await connect_through(worker, f"localhost:{upstream.port}", alpn=("h2",)))
         await bad.until(ngh2.SettingsAcknowledged)
         many = 20_000 if flood == "data of one byte" else 250
         with turns:
@@ -186,9 +189,9 @@ async def test_what_a_server_said_before_it_left_is_passed_on(tmp_path: Path, mo
 
     async with (
         serving(answer, tls=upstream_tls("localhost", alpn=("h2",))) as upstream,
-        open_worker(tmp_path, MemoryRecorder(), **reaching(upstream)) as worker,
+        open_worker(tmp_path, MemoryRecorder(), **reach_upstreams(upstream)) as worker,
     ):
-        client = Quick(*await connect_through(worker, f"localhost:{upstream.port}", alpn=("h2",)))
+        client = QuickClient(*await connect_through(worker, f"localhost:{upstream.port}", alpn=("h2",)))
         async with asyncio.timeout(60):
             assert await client.body(client.ask(f"localhost:{upstream.port}")) == b"z" * pieces
         client.writer.close()
@@ -206,8 +209,11 @@ async def test_what_waits_to_be_sent_is_encoded_in_slices(tmp_path: Path, monkey
     monkeypatch.setattr(h2wire.Wire, "push", count)
     recorder = MemoryRecorder()
     large = b"\x40\x01a\x7f\xa1\x1e" + b"a" * 4000
-    async with speaking(answer_all) as upstream, open_worker(tmp_path, recorder, **reaching(upstream)) as worker:
-        bad = Quick(*await connect_through(worker, f"localhost:{upstream.port}", alpn=("h2",)))
+    async with (
+        open_h2_upstream(answer_all) as upstream,
+        open_worker(tmp_path, recorder, **reach_upstreams(upstream)) as worker,
+    ):
+        bad = QuickClient(*await connect_through(worker, f"localhost:{upstream.port}", alpn=("h2",)))
         await bad.until(ngh2.SettingsAcknowledged)
         heads = [head(upstream, end=True, stream=n, more=b"\xbe" * 14) for n in range(3, 103, 2)]
         with turns:
@@ -230,8 +236,11 @@ async def test_pieces_are_recorded_before_many_of_them_wait(tmp_path: Path, monk
 
     monkeypatch.setattr(recording_guard.RecordingGuard, "_flush_pieces", note)
     recorder = MemoryRecorder()
-    async with speaking(answer_all) as upstream, open_worker(tmp_path, recorder, **reaching(upstream)) as worker:
-        client = Quick(*await connect_through(worker, f"localhost:{upstream.port}", alpn=("h2",)))
+    async with (
+        open_h2_upstream(answer_all) as upstream,
+        open_worker(tmp_path, recorder, **reach_upstreams(upstream)) as worker,
+    ):
+        client = QuickClient(*await connect_through(worker, f"localhost:{upstream.port}", alpn=("h2",)))
         await client.until(ngh2.SettingsAcknowledged)
         client.writer.write(head(upstream) + frame(DATA, b"x", stream=1) * 5000)
         async with asyncio.timeout(60):

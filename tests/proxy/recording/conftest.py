@@ -1,4 +1,4 @@
-"""Where recorders of tests write."""
+"""The spool directory of recorder tests."""
 
 from pathlib import Path
 

@@ -1,4 +1,4 @@
-"""A recorder on a real spool, and what came out at the other end."""
+"""A recorder on a real spool, and its records read back from disk."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -23,7 +23,7 @@ URL = "https://api.openai.com/v1/chat/completions"
 
 @dataclass(slots=True)
 class OpenRecorder:
-    """A recorder, and the spool that it writes."""
+    """A recorder and its spool."""
 
     directory: Path
     disk: FaultyDisk
@@ -31,12 +31,12 @@ class OpenRecorder:
     recorder: Recorder
 
     def begin(self, **fields: Any) -> ExchangeRecording:
-        """Begin an exchange, of which only the fields that matter need to be given."""
+        """Begin an exchange with default values for all fields that are not given."""
         defaults = {"run": "r", "method": "POST", "url": URL, "http_version": "HTTP/1.1", "headers": JSON}
         return self.recorder.begin(**{**defaults, **fields})
 
     def records(self) -> list[Record]:
-        """All that is in the spool. Close it first, or wait for it."""
+        """Return all records of the spool. Close it or wait for it first."""
         reader = Reader(self.directory)
         found: list[Record] = []
         while frames := reader.read():
@@ -46,7 +46,7 @@ class OpenRecorder:
         return found
 
     def exchanges(self) -> dict[str, Exchange]:
-        """The exchanges that the records are of; every record is legal at its place."""
+        """Build the exchanges of the records; every record must be legal where it is."""
         builders: dict[str, ExchangeBuilder] = {}
         for record in self.records():
             if not isinstance(record, Gap) and hasattr(record, "id"):
@@ -55,17 +55,17 @@ class OpenRecorder:
         return {name: builder.build() for name, builder in builders.items()}
 
     def gaps(self) -> list[Gap]:
-        """What the record says is missing."""
+        """Return the recorded gaps."""
         return [record for record in self.records() if isinstance(record, Gap)]
 
     def raw(self) -> bytes:
-        """Every byte that lies on disk."""
+        """Return all bytes of the spool on disk."""
         return b"".join(path.read_bytes() for path in self.directory.rglob("*") if path.is_file())
 
 
 @contextmanager
 def open_recorder(directory: Path, **options: Any) -> Iterator[OpenRecorder]:
-    """Record to a spool, which is closed at the end."""
+    """Record to a spool that is closed at the end of the block."""
     disk = FaultyDisk()
     spool_options = {name: options.pop(name) for name in ("max_bytes", "durability") if name in options}
     clock = count(1_700_000_000_000_000_000, 1_000_000)

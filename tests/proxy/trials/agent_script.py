@@ -1,4 +1,6 @@
-"""A small agent for trials, which does what `tests.store.agents.Agent` recorded, and bundles of it."""
+"""The script of a small agent for trials, which makes the calls that `tests.store.agents.Agent` recorded, and bundles
+of these calls.
+"""
 
 from pathlib import Path
 
@@ -24,7 +26,7 @@ for call in message.get("tool_calls") or ():
 
 
 def write_agent(directory: Path, system: str = "Be brief.", more: str = "") -> Path:
-    """Write the agent with this system prompt, and more code at its end."""
+    """Write the agent with this system prompt, and with further code at its end."""
     file = directory / "agent.py"
     file.write_text(AGENT.replace("Be brief.", system) + more)
     return file

@@ -5,7 +5,7 @@ from collections.abc import Callable
 import pytest
 
 from proxy.wire.recording_guard import MAX_PENDING_BYTES, RecordingGuard
-from tests.support.wire import MemoryRecorder, ToldExchange
+from tests.support.wire import MemoryExchange, MemoryRecorder
 
 
 class _Later(MemoryRecorder):
@@ -74,7 +74,7 @@ async def test_much_does_not_wait(recorder: _Later, guard: RecordingGuard) -> No
 
 async def test_each_has_the_time_at_which_it_came(recorder: _Later, monkeypatch: pytest.MonkeyPatch) -> None:
     times: list[int] = []
-    monkeypatch.setattr(ToldExchange, "record_data", lambda _, _side, _data, at, _kind: times.append(at))
+    monkeypatch.setattr(MemoryExchange, "record_data", lambda _, _side, _data, at, _kind: times.append(at))
     clock = iter([100, 110, 130, 900])
     monkeypatch.setattr("proxy.wire.recording_guard.time.monotonic_ns", lambda: next(clock))
     guard = RecordingGuard(recorder, "run-1", lambda _: recorder.begin())
@@ -102,7 +102,7 @@ async def test_the_head_of_a_response_is_told_before_its_end(recorder: _Later, g
 async def test_pieces_of_a_response_are_told_together(recorder: _Later, monkeypatch: pytest.MonkeyPatch) -> None:
     groups: list[list[bytes]] = []
     monkeypatch.setattr(
-        ToldExchange, "record_response_pieces", lambda _, pieces: groups.append([data for _, data in pieces])
+        MemoryExchange, "record_response_pieces", lambda _, pieces: groups.append([data for _, data in pieces])
     )
     guard = RecordingGuard(recorder, "run-1", lambda _: recorder.begin())
     guard.record_response_head(200, "OK", "HTTP/1.1", ())

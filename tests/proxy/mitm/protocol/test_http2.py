@@ -10,11 +10,11 @@ import pytest
 
 from calls.model import ChunkKind
 from tests.support.h2wire import Fields, Peer, StreamBroken
-from tests.support.h2workers import OK, answer_all, asking, conversing, reaching, speaking
+from tests.support.h2workers import OK, answer_all, open_h2_client, open_h2_pair, open_h2_upstream, reach_upstreams
 from tests.support.wire import (
+    MemoryExchange,
     MemoryRecorder,
     Side,
-    ToldExchange,
     answering,
     connect_through,
     open_worker,
@@ -32,7 +32,7 @@ async def test_a_call_over_http_2_is_relayed_and_recorded(tmp_path: Path) -> Non
         await peer.request()
 
     recorder = MemoryRecorder()
-    async with conversing(tmp_path, handler, recorder) as (peer, authority):
+    async with open_h2_pair(tmp_path, handler, recorder) as (peer, authority):
         heard = await peer.answer(peer.ask(authority, "/v1?x=1", method="POST", body=b"asked", extra=[("x-b", "2")]))
         await recorder.only.over.wait()
     assert heard.headers == OK
@@ -48,7 +48,7 @@ async def test_a_client_gets_the_protocol_of_the_upstream(tmp_path: Path) -> Non
     ok = b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nok"
     async with (
         answering(ok, tls=upstream_tls("localhost")) as old,
-        speaking(answer_all) as new,
+        open_h2_upstream(answer_all) as new,
         open_worker(tmp_path, MemoryRecorder(), allow_private=True, connect_ports=(old.port, new.port)) as worker,
     ):
         for _ in range(2):
@@ -61,12 +61,12 @@ async def test_a_client_gets_the_protocol_of_the_upstream(tmp_path: Path) -> Non
 
 async def test_what_an_upstream_speaks_is_asked_once(tmp_path: Path) -> None:
     async with (
-        speaking(answer_all) as upstream,
-        open_worker(tmp_path, MemoryRecorder(), **reaching(upstream)) as worker,
+        open_h2_upstream(answer_all) as upstream,
+        open_worker(tmp_path, MemoryRecorder(), **reach_upstreams(upstream)) as worker,
     ):
         for expected in (1, 1, 1):
             before = upstream.connections
-            async with asking(worker, upstream) as (_, _authority):
+            async with open_h2_client(worker, upstream) as (_, _authority):
                 pass
             # Only the first handshake contacts the upstream; later ones without a request do not.
             assert upstream.connections - before == (expected if before == 0 else 0)
@@ -111,7 +111,7 @@ async def test_interim_responses_pass(tmp_path: Path, status: str) -> None:
         peer.respond(stream, OK, [b"ok"])
         await peer.request()
 
-    async with conversing(tmp_path, handler, MemoryRecorder()) as (peer, authority):
+    async with open_h2_pair(tmp_path, handler, MemoryRecorder()) as (peer, authority):
         heard = await peer.answer(peer.ask(authority, "/"))
     assert heard.interim == [[(":status", status), ("link", "</a>")]]
     assert heard.body == b"ok"
@@ -123,7 +123,7 @@ async def test_a_response_without_a_body_ends_at_its_head(tmp_path: Path) -> Non
             stream, _ = await peer.request()
             peer.respond(stream, [(":status", "204")])
 
-    async with conversing(tmp_path, handler, MemoryRecorder()) as (peer, authority):
+    async with open_h2_pair(tmp_path, handler, MemoryRecorder()) as (peer, authority):
         assert (await peer.answer(peer.ask(authority, "/"))).headers == [(":status", "204")]
 
 
@@ -139,7 +139,7 @@ async def test_a_stream_that_the_upstream_resets_is_reset(tmp_path: Path) -> Non
         await peer.request()
 
     recorder = MemoryRecorder()
-    async with conversing(tmp_path, handler, recorder) as (peer, authority):
+    async with open_h2_pair(tmp_path, handler, recorder) as (peer, authority):
         first = peer.ask(authority, "/")
         with pytest.raises(StreamBroken, match="reset"):
             await peer.answer(first)
@@ -161,7 +161,7 @@ async def test_a_stream_that_the_client_resets_is_reset_upstream(tmp_path: Path)
         reset.set()
 
     recorder = MemoryRecorder()
-    async with conversing(tmp_path, handler, recorder) as (peer, authority):
+    async with open_h2_pair(tmp_path, handler, recorder) as (peer, authority):
         stream = peer.ask(authority, "/")
         while not peer.streams[stream].pieces:
             await peer.step()
@@ -182,7 +182,7 @@ async def test_a_goaway_in_the_middle_ends_what_was_under_way(tmp_path: Path) ->
         peer.flush()
 
     recorder = MemoryRecorder()
-    async with conversing(tmp_path, handler, recorder) as (peer, authority):
+    async with open_h2_pair(tmp_path, handler, recorder) as (peer, authority):
         with pytest.raises(StreamBroken):
             await peer.answer(peer.ask(authority, "/"))
         await recorder.only.over.wait()
@@ -207,9 +207,9 @@ async def test_an_upstream_is_held_back_by_a_reader_that_stops(tmp_path: Path) -
         await peer.request()
 
     async with (
-        speaking(handler) as upstream,
-        open_worker(tmp_path, MemoryRecorderOfSizes(), **reaching(upstream)) as worker,
-        asking(worker, upstream, acknowledge=False) as (peer, authority),
+        open_h2_upstream(handler) as upstream,
+        open_worker(tmp_path, MemoryRecorderOfSizes(), **reach_upstreams(upstream)) as worker,
+        open_h2_client(worker, upstream, acknowledge=False) as (peer, authority),
     ):
         stream = peer.ask(authority, "/")
         while len(peer.streams[stream].body) < 65535:
@@ -227,12 +227,12 @@ async def test_an_upstream_is_held_back_by_a_reader_that_stops(tmp_path: Path) -
 class MemoryRecorderOfSizes(MemoryRecorder):
     """Drops the bodies, because they are large."""
 
-    def begin(self, **head: Any) -> ToldExchange:
+    def begin(self, **head: Any) -> MemoryExchange:
         self.exchanges.append(Forgetful(str(len(self.exchanges)), head, self))
         return self.exchanges[-1]
 
 
-class Forgetful(ToldExchange):
+class Forgetful(MemoryExchange):
     def record_data(self, side: Side, data: bytes, at: int, kind: ChunkKind = "data") -> None:
         pass
 
@@ -279,9 +279,9 @@ async def test_a_client_is_held_back_by_an_upstream_that_stops(tmp_path: Path) -
 
     recorder = MemoryRecorderOfSizes()
     async with (
-        speaking(handler, acknowledge=False) as upstream,
-        open_worker(tmp_path, recorder, **reaching(upstream)) as worker,
-        asking(worker, upstream) as (peer, authority),
+        open_h2_upstream(handler, acknowledge=False) as upstream,
+        open_worker(tmp_path, recorder, **reach_upstreams(upstream)) as worker,
+        open_h2_client(worker, upstream) as (peer, authority),
     ):
         stream = peer.begin(authority, "/")
         async with asyncio.TaskGroup() as group:
@@ -309,8 +309,8 @@ async def test_one_stopped_reader_does_not_stop_the_others(tmp_path: Path) -> No
             await peer.step()
 
     async with (
-        speaking(handler) as upstream,
-        open_worker(tmp_path, MemoryRecorderOfSizes(), **reaching(upstream)) as worker,
+        open_h2_upstream(handler) as upstream,
+        open_worker(tmp_path, MemoryRecorderOfSizes(), **reach_upstreams(upstream)) as worker,
     ):
         authority = f"localhost:{upstream.port}"
         reader, writer = await connect_through(worker, authority, alpn=("h2",))
