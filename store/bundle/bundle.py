@@ -176,6 +176,10 @@ def read_parts(
     reader.finish(number)
 
 
+type ProofJson = Mapping[str, Any] | msgspec.Raw
+"""The members of a proof, also as they are written."""
+
+
 class BundleWriter(msgspec.Struct):
     """Writes a bundle line by line, without holding the whole run."""
 
@@ -198,19 +202,19 @@ class BundleWriter(msgspec.Struct):
             }
         )
 
-    def exchange(self, entry: Entry, proof: Mapping[str, Any] | None = None) -> bytes:
+    def exchange(self, entry: Entry, proof: ProofJson | None = None) -> bytes:
         """Return the line of the next exchange, in the order of steps."""
         self._exchanges += 1
         raw = exchange_to_json(entry.exchange, self._request_body(entry.exchange))
         call = None if entry.call is None else {name: entry.call[name] for name in CALL_MEMBERS if name in entry.call}
         return self._seal_and_count({"n": self._line + 1, "exchange": raw, "call": call} | _proof_member(proof))
 
-    def gap(self, gap: Gap, proof: Mapping[str, Any] | None = None) -> bytes:
+    def gap(self, gap: Gap, proof: ProofJson | None = None) -> bytes:
         """Return the line of a gap. Gaps come after the exchanges."""
         self._gaps += 1
         return self._seal_and_count({"n": self._line + 1, "gap": gap_to_json(gap)} | _proof_member(proof))
 
-    def effects(self, batch: EffectBatch, proof: Mapping[str, Any] | None = None) -> bytes:
+    def effects(self, batch: EffectBatch, proof: ProofJson | None = None) -> bytes:
         """Return the line of a batch of effects. They come after the gaps."""
         self._effects += 1
         return self._seal_and_count({"n": self._line + 1, "effects": effects_to_json(batch)} | _proof_member(proof))
@@ -249,7 +253,7 @@ class BundleWriter(msgspec.Struct):
         return raw
 
 
-def _proof_member(proof: Mapping[str, Any] | None) -> dict[str, Any]:
+def _proof_member(proof: ProofJson | None) -> dict[str, Any]:
     return {} if proof is None else {"proof": proof}
 
 

@@ -14,6 +14,7 @@ from functools import partial
 from typing import Any, Final, NamedTuple, cast
 
 import asyncpg
+import msgspec
 
 from calls.codec.canonical import canonical_json
 from calls.events import EffectBatch, Gap
@@ -46,8 +47,8 @@ class BundleProof:
     end: Members
     """The proof in the last line."""
 
-    lines: dict[str, Members] = field(default_factory=dict)
-    """The proofs of exchanges, gaps and batches of effects, by their ids."""
+    lines: dict[str, msgspec.Raw] = field(default_factory=dict)
+    """The proofs of exchanges, gaps and batches of effects as JSON, by their ids: a long run has many."""
 
     gaps: list[str] = field(default_factory=list)
     """The ids of the gaps, in the order of their lines."""
@@ -82,7 +83,7 @@ async def _add_chain(
     number = len(proof.end["chains"])
     records: list[Members] = []
     place = 0
-    records_in_lines: dict[str, tuple[int, Members]] = {}
+    records_in_lines: dict[str, tuple[int, ChainRecord]] = {}
     for row in await connection.fetch(RECORDS, project, incarnation, server):
         for record in decode_records(row["records"]):
             members = _without_chain(record_members(chain, place, record))
@@ -92,12 +93,13 @@ async def _add_chain(
             ):
                 # An exchange that left the run and came back has two records; the line has the later one.
                 if (earlier := records_in_lines.pop(record.id, None)) is not None:
-                    records.append(earlier[1])
+                    records.append(_without_chain(record_members(chain, *earlier)))
                 # No bundle has the id of a gap.
                 own = ("place", "head", "request", "response", *(("id",) if record.kind == "gap" else ()))
                 line: Members = {name: members[name] for name in own if name in members}
-                proof.lines[record.id] = {"chain": number, **line, "salts": _salts_to_json(record_salts)}
-                records_in_lines[record.id] = (place, members)
+                proven = {"chain": number, **line, "salts": _salts_to_json(record_salts)}
+                proof.lines[record.id] = msgspec.Raw(msgspec.json.encode(proven))
+                records_in_lines[record.id] = (place, record)
             else:
                 records.append(members)
             place += 1
