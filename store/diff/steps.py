@@ -3,6 +3,7 @@
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from decimal import Decimal
+from sys import intern
 from typing import Final
 
 from msgspec.structs import replace
@@ -143,7 +144,8 @@ def _marks(key: KeyResult, call: Call) -> tuple[str, ...]:
     route = key.route
     where: list[Json] = [route.method, route.upstream, route.key_path, call_target(call)]
     marks = ([*where, new_input(key.selected_fields)], where, [route.upstream, route.kind])
-    return key.key, *(digest(DOMAIN, canonical_parsed_json(mark)) for mark in marks)
+    # Calls of a run have few destinations, and each text is held once.
+    return key.key, *(intern(digest(DOMAIN, canonical_parsed_json(mark))) for mark in marks)
 
 
 def _without_content(call: Call) -> Call:
