@@ -183,11 +183,13 @@ class BenchSetup:
     def start_store_server(self, name: str) -> tuple[Process, Api]:
         """Start a store server on the data directory of this name, and return it with a client of its API."""
         process, first_line = self.start_process(
-            "proxy.processes.store_server", {"data": str(self.house(name).data.root)}
+            "proxy.processes.store_server", {"data": str(self.command_processes(name).data.root)}
         )
-        return process, self.stack.enter_context(self.house(name).api_client(f"http://127.0.0.1:{first_line['port']}"))
+        return process, self.stack.enter_context(
+            self.command_processes(name).api_client(f"http://127.0.0.1:{first_line['port']}")
+        )
 
-    def house(self, name: str) -> CommandProcesses:
+    def command_processes(self, name: str) -> CommandProcesses:
         """Return the settings and processes of the data directory of this name, which is created at its first use."""
         upstreams = {NEW_HOST.format(n): f"https://localhost:{port}" for n, port in enumerate(self.ports)}
         upstreams |= {HOST: f"https://localhost:{self.port}", HOST_H2: f"https://localhost:{self.port_h2}"}
@@ -199,7 +201,9 @@ class BenchSetup:
         """Start a Playhead worker on the data directory of this name. `differences` replace fields of its
         configuration.
         """
-        config = msgspec.to_builtins(self.house(name).worker_config()) | {"upstream_ca": self.ca} | differences
+        config = (
+            msgspec.to_builtins(self.command_processes(name).worker_config()) | {"upstream_ca": self.ca} | differences
+        )
         process, first_line = self.start_process("proxy.worker.process", config)
         return Worker(name=name, ca=first_line["ca"], port=first_line["port"], process=process)
 

@@ -119,22 +119,24 @@ class Delay:
 
     def add_playhead(self, name: str, checkout: Path) -> None:
         """Start a checkout's store server with its Postgres, and a recording worker for each scheme."""
-        house = self._house(name)
+        processes = self._command_processes(name)
         store = self.stack.enter_context(
-            Process("proxy.processes.store_server", {"data": str(house.data.root)}, directory=checkout)
+            Process("proxy.processes.store_server", {"data": str(processes.data.root)}, directory=checkout)
         )
         store.read_line()
-        postgres = int((house.data.postgres / "data" / "postmaster.pid").read_text().split()[0])
+        postgres = int((processes.data.postgres / "data" / "postmaster.pid").read_text().split()[0])
         for scheme, reverse in (("https", None), ("http", f"http://127.0.0.1:{self.ports[1]}")):
-            self.arms[name, scheme], worker = self._start_worker(house, checkout, reverse=reverse)
+            self.arms[name, scheme], worker = self._start_worker(processes, checkout, reverse=reverse)
             self.processes[name, scheme] = Processes(worker=worker, store_server=store.pid, postgres=postgres)
 
-    def _house(self, name: str) -> CommandProcesses:
+    def _command_processes(self, name: str) -> CommandProcesses:
         upstreams = {HOST: f"https://localhost:{self.ports[0]}"}
         return CommandProcesses(load_settings({"data": self.directory / name, "upstreams": upstreams}, None))
 
-    def _start_worker(self, house: CommandProcesses, checkout: Path, reverse: str | None = None) -> tuple[Config, int]:
-        config = msgspec.to_builtins(house.worker_config()) | {"upstream_ca": self.ca, "reverse": reverse}
+    def _start_worker(
+        self, processes: CommandProcesses, checkout: Path, reverse: str | None = None
+    ) -> tuple[Config, int]:
+        config = msgspec.to_builtins(processes.worker_config()) | {"upstream_ca": self.ca, "reverse": reverse}
         worker = self.stack.enter_context(Process("proxy.worker.process", config, directory=checkout))
         ready = worker.read_line()
         if reverse:
@@ -144,8 +146,8 @@ class Delay:
     def trace(self, seconds: float) -> Mapping[str, Any]:
         """Have a traced worker serve a turn, and return the steps of a call's path."""
         notes = self.directory / "notes"
-        house = self._house("trace")
-        config = msgspec.to_builtins(house.worker_config()) | {"upstream_ca": self.ca, "trace": str(notes)}
+        processes = self._command_processes("trace")
+        config = msgspec.to_builtins(processes.worker_config()) | {"upstream_ca": self.ca, "trace": str(notes)}
         with Process("bench.delay_trace", config) as worker:
             ready = worker.read_line()
             reach = {"proxy": ready["port"], "port": self.ports[0], "ca": ready["ca"]}

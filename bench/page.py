@@ -23,10 +23,10 @@ from msgspec.structs import replace
 from calls.model import Exchange
 from store.embedded.postgres import ensure_server
 from store.ingest.batch_writer import BatchWriter
-from tests.store.house import PROFILES
 from tests.store.page.browser import PageServer, Visitor, running_browser, serving_page
 from tests.store.page.hostile import large_exchanges
 from tests.store.page.seed import SECOND, Agent, derive_exchange, write
+from tests.store.running_store import PROFILES
 from tests.store.samples import NOON, uuid7
 from tests.support.postgres import CARELESS, TEMPLATE, console, create, fresh, migrate, url
 
@@ -65,7 +65,7 @@ def long_run(run: str, calls: int) -> list[Exchange]:
 
 async def fill(server: PageServer, runs: int) -> dict[str, str]:
     """Record the runs that are shown; return the address of each page by its name."""
-    writer = BatchWriter(server.database, profile=PROFILES.digest, signal=server.house.signal)
+    writer = BatchWriter(server.database, profile=PROFILES.digest, signal=server.running_store.signal)
     agent = Agent("many-0", NOON)
     agent.user("Hello.")
     agent.answer("Hello, how can I help?", streamed=False)
@@ -87,7 +87,7 @@ async def fill(server: PageServer, runs: int) -> dict[str, str]:
     await write(writer, long_run("long", 500))
     large = large_exchanges("large")
     await write(writer, large)
-    await server.house.followers.wait_until_caught_up()
+    await server.running_store.followers.wait_until_caught_up()
     return {
         f"list of {runs:,} runs": "/",
         "run of 500 calls": "/runs/long",

@@ -71,7 +71,7 @@ def _measure_store(bundle: Path, single: Path, figures: dict[str, float], profil
     """Measure the same from the store: the store server, the whole command, and what the worker computes."""
     with open_bench_setup() as setup:
         process, api = setup.start_store_server("start")
-        data = setup.house("start").data
+        data = setup.command_processes("start").data
         data.announce("store", {"api": api.url})
         for file in (bundle, single):
             api.post("/import", content=file.read_bytes())

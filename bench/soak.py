@@ -113,9 +113,9 @@ class Upstream(asyncio.Protocol):
 class Clients:
     """Clients that make a number of calls over a few connections."""
 
-    def __init__(self, house: Up, calls: int) -> None:
-        self._house = house
-        self._trust = ssl.create_default_context(cafile=house.ca)
+    def __init__(self, processes: Up, calls: int) -> None:
+        self._processes = processes
+        self._trust = ssl.create_default_context(cafile=processes.ca)
         self._bodies = Bodies(1024, seed=1)
         self._left = iter(range(calls))
         self.done = 0
@@ -141,7 +141,7 @@ class Clients:
             writer.close()
 
     async def _connect(self, run: str) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
-        reader, writer = await asyncio.open_connection("127.0.0.1", self._house.port)
+        reader, writer = await asyncio.open_connection("127.0.0.1", self._processes.port)
         credentials = base64.b64encode(f"{run}:x".encode()).decode()
         writer.write(f"CONNECT {HOST}:443 HTTP/1.1\r\nProxy-Authorization: Basic {credentials}\r\n\r\n".encode())
         await reader.readuntil(b"\r\n\r\n")
@@ -149,15 +149,15 @@ class Clients:
         return reader, writer
 
 
-async def measure_memory(house: Up, calls: int) -> list[tuple[int, int, int]]:
+async def measure_memory(processes: Up, calls: int) -> list[tuple[int, int, int]]:
     """Return rows of the calls made and the memory of worker and store server, and print each as it is measured."""
-    clients, began, rows = Clients(house, calls), time.monotonic(), list[tuple[int, int, int]]()
+    clients, began, rows = Clients(processes, calls), time.monotonic(), list[tuple[int, int, int]]()
     async with asyncio.TaskGroup() as group:
         asking = group.create_task(clients.ask_all())
         while len(rows) <= ROWS:
             while not asking.done() and clients.done < calls * len(rows) // ROWS:  # noqa: ASYNC110 - they are busy
                 await asyncio.sleep(0.05)
-            rows.append((clients.done, rss(house.worker), rss(house.store_server)))
+            rows.append((clients.done, rss(processes.worker), rss(processes.store_server)))
             progress = {"calls": clients.done, "seconds": round(time.monotonic() - began, 1)}
             memory = {"worker_mib": round(rows[-1][1] / 2**20, 1), "store_server_mib": round(rows[-1][2] / 2**20, 1)}
             print(json.dumps(progress | memory), flush=True)
@@ -186,8 +186,8 @@ def main() -> None:
     with tempfile.TemporaryDirectory(prefix="playhead-soak-") as place:
         # The embedded Postgres drops to another user where we are root.
         Path(place).chmod(0o711)
-        with start_upstream() as port, start_up(Path(place), arguments.engine, port) as house:
-            rows = asyncio.run(measure_memory(house, arguments.calls))
+        with start_upstream() as port, start_up(Path(place), arguments.engine, port) as processes:
+            rows = asyncio.run(measure_memory(processes, arguments.calls))
     warm = next(worker for done, worker, _ in rows if done >= arguments.calls * WARM_PART)
     grown = rows[-1][1] - warm
     print(json.dumps({"engine": arguments.engine, "worker_grew_mib": round(grown / 2**20, 1)}))

@@ -84,7 +84,7 @@ class Engines:
     def stored_worker(self) -> "StoredWorker":
         worker = self.start_ours(STORED)
         store_server, api = self.setup.start_store_server(STORED)
-        data = self.setup.house(STORED).data.postgres / "data"
+        data = self.setup.command_processes(STORED).data.postgres / "data"
         postgres = int((data / "postmaster.pid").read_text().split()[0])
         return StoredWorker(self.setup, worker, store_server, api, postgres)
 

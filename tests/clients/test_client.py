@@ -19,7 +19,7 @@ from store.api.openapi.document import openapi_document
 from store.database.connection import Database
 from store.ingest.batch_writer import BatchWriter, DerivedExchange
 from tests.store.agents import Agent
-from tests.store.house import PROFILES, RUN, import_bundle, open_house
+from tests.store.running_store import PROFILES, RUN, import_bundle, open_store
 
 TOKEN = "correct-horse-battery-staple"
 
@@ -27,17 +27,17 @@ TOKEN = "correct-horse-battery-staple"
 @asynccontextmanager
 async def _api(directory: Path, database: Database) -> AsyncIterator[str]:
     """The API with the example and some runs of an agent; its address."""
-    async with open_house(directory / "spool", database, tokens=(TOKEN,)) as house:
-        house.api.headers["authorization"] = f"Bearer {TOKEN}"
-        await import_bundle(house)
+    async with open_store(directory / "spool", database, tokens=(TOKEN,)) as running_store:
+        running_store.api.headers["authorization"] = f"Bearer {TOKEN}"
+        await import_bundle(running_store)
         writer = BatchWriter(database, profile=PROFILES.digest)
         for number in range(5):
             made = Agent(turns=2, offset=10 * number).run(f"agent-{number}")
             await writer.write_batch([DerivedExchange(one, derive_call(one, profiles=PROFILES)) for one in made])
         # The index of words and the sums follow what is stored by a moment.
         for path in ("/v1/search?q=details&settled=true", "/v1/stats?group_by=run&settled=true"):
-            assert (await house.api.get(path)).json()["settled"]
-        yield str(house.api.base_url)
+            assert (await running_store.api.get(path)).json()["settled"]
+        yield str(running_store.api.base_url)
 
 
 async def test_runs_calls_and_stats_are_read(tmp_path: Path, database: Database) -> None:
@@ -86,11 +86,11 @@ async def test_what_was_just_stored_is_found_by_a_client_that_waits(tmp_path: Pa
         assert client.diff("agent-0", "agent-0", settled=True)["settled"] is True
         assert client.get("/v1/drift", settled=True)["settled"] is True
 
-    async with open_house(tmp_path / "spool", database, tokens=(TOKEN,)) as house:
+    async with open_store(tmp_path / "spool", database, tokens=(TOKEN,)) as running_store:
         made = Agent(turns=2).run("agent-0")
         derived = [DerivedExchange(one, derive_call(one, profiles=PROFILES)) for one in made]
         await BatchWriter(database, profile=PROFILES.digest).write_batch(derived)
-        await asyncio.to_thread(query, playhead.Client(str(house.api.base_url), TOKEN))
+        await asyncio.to_thread(query, playhead.Client(str(running_store.api.base_url), TOKEN))
 
 
 def test_a_wait_that_ends_in_vain_is_not_taken_for_an_answer(monkeypatch: pytest.MonkeyPatch) -> None:

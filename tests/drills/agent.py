@@ -10,8 +10,8 @@ from typing import Self
 
 import h11
 
-from tests.drills.house import until
 from tests.drills.ledger import NAME, Ledger, SeenRequest
+from tests.drills.up_processes import until
 from tests.drills.upstream import HOST, expected_body
 
 

@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 
 from tests.drills.agent import AgentGroup
-from tests.drills.house import bundle, environment, load_exchanges, up
 from tests.drills.ledger import Ledger, name_of
+from tests.drills.up_processes import bundle, environment, load_exchanges, up
 from tests.drills.upstream import upstream
 from tests.support.service import command
 
@@ -31,8 +31,8 @@ async def test_a_backup_under_load_is_restored_with_every_acknowledged_call(data
     database = ("--database-url", database_url)
     async with (
         upstream() as source,
-        up(data, *database, config=source.config) as house,
-        AgentGroup(house.port) as agent_group,
+        up(data, *database, config=source.config) as processes,
+        AgentGroup(processes.port) as agent_group,
     ):
         stop = asyncio.Event()
         async with asyncio.TaskGroup() as group:
@@ -51,15 +51,15 @@ async def test_a_backup_under_load_is_restored_with_every_acknowledged_call(data
     code, out, err = await playhead("restore", str(file), "--data", str(other))
     assert code == 0, err
     assert out.startswith("restored the backup of 20")
-    async with up(other) as house:
-        exchanges = await _when_drained(house.api, acknowledged)
+    async with up(other) as processes:
+        exchanges = await _when_drained(processes.api, acknowledged)
         names = {seen.name for seen in acknowledged.seen}
         comparison = acknowledged.compare([one for one in exchanges if name_of(one) in names])
         assert comparison.sound, str(comparison)
         found = [name_of(one) for one in exchanges]
         assert len(found) == len(set(found)), "nothing is there twice"
         # A call that was under way when the backup was made has no end in it.
-        gaps = [gap.reason for run in RUNS for gap in (await bundle(house.api, run)).gaps]
+        gaps = [gap.reason for run in RUNS for gap in (await bundle(processes.api, run)).gaps]
         assert len(gaps) <= len(RUNS)
         assert all(reason.startswith("the worker died before the exchange ended") for reason in gaps), gaps
     code, out, err = await playhead("verify", "--all", "--data", str(other))

@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 from tests.drills.agent import AgentGroup
-from tests.drills.house import bundle, compare_when_sound, save_bundle, up
 from tests.drills.ledger import Ledger, name_of
+from tests.drills.up_processes import bundle, compare_when_sound, save_bundle, up
 from tests.drills.upstream import HOST, pieces, upstream
 from tests.support.service import command
 
@@ -27,15 +27,15 @@ BROKEN = {
 async def test_what_breaks_off_breaks_off_again_at_the_same_byte(data: Path, database_url: str) -> None:
     async with (
         upstream() as source,
-        up(data, "--database-url", database_url, config=source.config) as house,
-        AgentGroup(house.port) as agent_group,
+        up(data, "--database-url", database_url, config=source.config) as processes,
+        AgentGroup(processes.port) as agent_group,
     ):
         agent = agent_group.agent("agent")
         for target in BROKEN:
             await agent.ask(target)
-        comparison = await compare_when_sound(house, agent_group.ledger, source, agent_group.runs)
-        recording = await save_bundle(house.api, "agent", data.with_suffix(".jsonl"))
-        exchanges = (await bundle(house.api, "agent")).exchanges
+        comparison = await compare_when_sound(processes, agent_group.ledger, source, agent_group.runs)
+        recording = await save_bundle(processes.api, "agent", data.with_suffix(".jsonl"))
+        exchanges = (await bundle(processes.api, "agent")).exchanges
     assert comparison.sound, str(comparison)
     assert not comparison.shorter, str(comparison)
     outcomes = ["server_closed"] * (len(BROKEN) - 1) + ["completed"]
@@ -46,8 +46,8 @@ async def test_what_breaks_off_breaks_off_again_at_the_same_byte(data: Path, dat
     ]
 
     async with (
-        up(data, "--part", "proxy", "--mode", "replay", "--replay", str(recording)) as house,
-        AgentGroup(house.port) as again,
+        up(data, "--part", "proxy", "--mode", "replay", "--replay", str(recording)) as processes,
+        AgentGroup(processes.port) as again,
     ):
         agent = again.agent("agent")
         for target in BROKEN:
@@ -73,17 +73,17 @@ except TimeoutError:
 async def test_an_agent_that_leaves_is_recorded_as_that_and_may_leave_again(data: Path, database_url: str) -> None:
     async with (
         upstream() as source,
-        up(data, "--database-url", database_url, config=source.config) as house,
-        AgentGroup(house.port) as agent_group,
+        up(data, "--database-url", database_url, config=source.config) as processes,
+        AgentGroup(processes.port) as agent_group,
     ):
         seen = await agent_group.agent("leaver").ask(
             "/hold?pieces=10", enough=lambda seen: seen.body.count(b"data:") == 5
         )
         async with asyncio.timeout(60):
             await source.wait_until_left(1)
-        comparison = await compare_when_sound(house, agent_group.ledger, source, agent_group.runs)
-        recording = await save_bundle(house.api, "leaver", data.with_suffix(".jsonl"))
-        (exchange,) = (await bundle(house.api, "leaver")).exchanges
+        comparison = await compare_when_sound(processes, agent_group.ledger, source, agent_group.runs)
+        recording = await save_bundle(processes.api, "leaver", data.with_suffix(".jsonl"))
+        (exchange,) = (await bundle(processes.api, "leaver")).exchanges
     assert comparison.sound, str(comparison)
     assert (exchange.outcome, exchange.is_truncated) == ("client_closed", False)
     assert exchange.response is not None

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from tests.drills.agent import AgentGroup
-from tests.drills.house import bundle, compare_when_sound, up
+from tests.drills.up_processes import bundle, compare_when_sound, up
 from tests.drills.upstream import upstream
 
 HOUR = 3600
@@ -35,16 +35,16 @@ async def test_a_jumping_clock_harms_no_order_and_no_duration(data: Path, databa
     env = {"PYTHONPATH": path, "DRILL_CLOCK": str(clock)}
     async with (
         upstream() as source,
-        up(data, "--database-url", database_url, config=source.config, env=env) as house,
-        AgentGroup(house.port) as agent_group,
+        up(data, "--database-url", database_url, config=source.config, env=env) as processes,
+        AgentGroup(processes.port) as agent_group,
     ):
         agent = agent_group.agent("agent")
         for hours in (0, 1, -1, 0):
             clock.write_text(str(hours * HOUR))
             for _ in range(4):
                 await agent.ask("/stream?pieces=3")
-        comparison = await compare_when_sound(house, agent_group.ledger, source, agent_group.runs)
-        exchanges = (await bundle(house.api, "agent")).exchanges
+        comparison = await compare_when_sound(processes, agent_group.ledger, source, agent_group.runs)
+        exchanges = (await bundle(processes.api, "agent")).exchanges
     assert comparison.sound, str(comparison)
     assert all(one.id < two.id for one, two in itertools.pairwise(exchanges))
     spans = [(each.first_byte_at or 0, each.ended_at or 0) for each in exchanges]

@@ -12,9 +12,9 @@ from calls.model import Request
 from proxy.errors import FAILURE_EXIT_CODE
 from store.bundle.bundle import load_bundle
 from store.datadir import open_data_dir
-from tests.drills.house import bundle, environment, get, until_true, up
 from tests.drills.ledger import NAME, Ledger, SeenRequest
 from tests.drills.test_replay_trust import write_bundle
+from tests.drills.up_processes import bundle, environment, get, until_true, up
 from tests.drills.upstream import HOST, expected_body, upstream
 from tests.replay.strategies import exchange, ok
 from tests.support.service import command
@@ -92,9 +92,9 @@ async def test_two_recordings_at_once_and_one_that_goes_on_are_all_there(data: P
     assert "waits in the spool" in unstored[2]
     assert [done[0] for done in (early, *both, later)] == [0, 0, 0, 0], (early, both, later)
     assert not list((data / "log").glob("worker-*.log")), "workers that had nothing to say left an empty file each"
-    async with up(data, *store) as house:
-        listed = (await get(house.api, "/runs"))["items"]
-        found = {run: await bundle(house.api, run) for run in ("long", "short")}
+    async with up(data, *store) as processes:
+        listed = (await get(processes.api, "/runs"))["items"]
+        found = {run: await bundle(processes.api, run) for run in ("long", "short")}
     wanted = {"long": (30, True), "short": (9, True)}
     exchanges = {run["id"]: (run["exchanges"], run["complete"]) for run in listed}
     assert {run: exchanges.pop(run) for run in wanted} == wanted

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.drills.house import environment, save_bundle, up
+from tests.drills.up_processes import environment, save_bundle, up
 from tests.drills.upstream import HOST, upstream
 from tests.support.service import command
 
@@ -34,10 +34,10 @@ CONNECT = re.compile(r'connect\(\d+, \{sa_family=(\w+), (?:sin6?_port=htons\((\d
 async def test_replay_speaks_to_nobody(data: Path, database_url: str) -> None:
     client = (sys.executable, "-c", CLIENT, HOST)
     file = data.with_suffix(".toml")
-    async with upstream() as source, up(data, "--database-url", database_url, config=source.config) as house:
+    async with upstream() as source, up(data, "--database-url", database_url, config=source.config) as processes:
         flags = ("--data", str(data), "--config", str(file))
         live = await _run_command(command("record", *flags, "--isolation", "off", "--run", "night", "--", *client))
-        recording = await save_bundle(house.api, "night", data.with_suffix(".jsonl"))
+        recording = await save_bundle(processes.api, "night", data.with_suffix(".jsonl"))
         asked = len(source.asked)
     trace = data.with_suffix(".strace")
     replay = command("replay", "--data", str(data), "--isolation", "off", str(recording), "--", *client)

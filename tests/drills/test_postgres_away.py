@@ -14,19 +14,28 @@ from store.database.connection import Database
 from store.database.schema_version import SCHEMA
 from store.embedded.postgres import EmbeddedServer
 from tests.drills.agent import AgentGroup
-from tests.drills.house import Up, compare_when_sound, descendants, kill_process, load_exchanges, until, until_true, up
 from tests.drills.relay import Relay, relay
+from tests.drills.up_processes import (
+    Up,
+    compare_when_sound,
+    descendants,
+    kill_process,
+    load_exchanges,
+    until,
+    until_true,
+    up,
+)
 from tests.drills.upstream import Upstream, upstream
 from tests.support.api import authorization
 from tests.support.postgres import TEMPLATE, create, run, url
 from tests.support.service import command
 
 
-async def _away(source: Upstream, database: Relay, house: Up) -> None:
+async def _away(source: Upstream, database: Relay, processes: Up) -> None:
     """Gone for a while, and the store server dies meanwhile."""
     database.disconnect()
     await source.wait_for_requests(20)
-    await kill_process(house.store_server)
+    await kill_process(processes.store_server)
     before = database.refused
     await until_true(lambda: database.refused > before)
     database.reconnect()
@@ -76,13 +85,13 @@ async def test_up_serves_and_records_until_a_postgres_comes_that_it_can_use(
     ):
         database.disconnect()
         async with (
-            up(data, "--database-url", database.url, config=source.config) as house,
-            AgentGroup(house.port) as agent_group,
+            up(data, "--database-url", database.url, config=source.config) as processes,
+            AgentGroup(processes.port) as agent_group,
         ):
-            client.base_url = house.api
+            client.base_url = processes.api
             await reason("Postgres is not available")
             await agent_group.agent("early").ask("/whole?size=3000")
-            assert (await client.get("/v1/runs", headers=authorization(house.api))).status_code == 503
+            assert (await client.get("/v1/runs", headers=authorization(processes.api))).status_code == 503
             assert (await client.get("/healthz")).status_code == 200
             database.reconnect()
             await reason('database "late" does not exist')
@@ -92,7 +101,7 @@ async def test_up_serves_and_records_until_a_postgres_comes_that_it_can_use(
             await reason("The tables have version 9999")
             await _set_version(url(postgres_server, "late"), SCHEMA)
             await until(ready)
-            assert [exchange.run for exchange in await load_exchanges(house.api, "early")] == ["early"]
+            assert [exchange.run for exchange in await load_exchanges(processes.api, "early")] == ["early"]
             # It answers before the partitions of the next days are there, and says so after that.
             await until(is_ready_said)
     for name in ("late", "future"):
@@ -117,8 +126,8 @@ async def test_a_postgres_that_does_not_answer_is_waited_for(data: Path, databas
     async with (
         upstream() as source,
         relay(database_url) as database,
-        up(data, "--database-url", database.url, config=source.config) as house,
-        AgentGroup(house.port) as agent_group,
+        up(data, "--database-url", database.url, config=source.config) as processes,
+        AgentGroup(processes.port) as agent_group,
     ):
         stop = asyncio.Event()
         async with asyncio.TaskGroup() as group:
@@ -131,10 +140,10 @@ async def test_a_postgres_that_does_not_answer_is_waited_for(data: Path, databas
             await source.wait_for_requests(20)
             await _hang_database(source, database)
             await source.wait_for_requests(20)
-            await _away(source, database, house)
+            await _away(source, database, processes)
             await source.wait_for_requests(20)
             stop.set()
-        comparison = await compare_when_sound(house, agent_group.ledger, source, agent_group.runs)
+        comparison = await compare_when_sound(processes, agent_group.ledger, source, agent_group.runs)
     assert comparison.sound, str(comparison)
     assert set(comparison.counts) == {"whole"}, str(comparison)
 
@@ -143,28 +152,28 @@ async def test_a_postgres_that_does_not_answer_is_waited_for(data: Path, databas
 async def test_our_own_postgres_may_be_stopped_and_killed(data_with_postgres: Path) -> None:
     async with (
         upstream() as source,
-        up(data_with_postgres, config=source.config) as house,
-        AgentGroup(house.port) as agent_group,
+        up(data_with_postgres, config=source.config) as processes,
+        AgentGroup(processes.port) as agent_group,
     ):
         stop = asyncio.Event()
         async with asyncio.TaskGroup() as group:
             for n in range(3):
                 group.create_task(agent_group.agent(f"agent-{n}").ask_repeatedly(stop, "/whole?size=3000", pause=0.02))
             await source.wait_for_requests(20)
-            postmaster = house.postmaster
+            postmaster = processes.postmaster
             server = [postmaster, *descendants(postmaster.pid)]
             for process in server:
                 process.kill(signal.SIGSTOP)
             await source.wait_for_requests(60)
             async with httpx2.AsyncClient(trust_env=False, verify=False, timeout=60) as client:
-                assert (await client.get(f"{house.api}/readyz")).status_code == 503
+                assert (await client.get(f"{processes.api}/readyz")).status_code == 503
             for process in server:
                 process.kill(signal.SIGCONT)
             await source.wait_for_requests(20)
             await kill_process(postmaster)
             await source.wait_for_requests(20)
             stop.set()
-        comparison = await compare_when_sound(house, agent_group.ledger, source, agent_group.runs)
+        comparison = await compare_when_sound(processes, agent_group.ledger, source, agent_group.runs)
     assert comparison.sound, str(comparison)
     assert set(comparison.counts) == {"whole"}, str(comparison)
     await until_true(lambda: not postmaster.alive)
@@ -175,7 +184,7 @@ async def test_a_command_runs_and_is_recorded_while_postgres_is_away(data: Path,
     async with (
         upstream() as source,
         relay(database_url) as database,
-        up(data, "--database-url", database.url, config=source.config) as house,
+        up(data, "--database-url", database.url, config=source.config) as processes,
     ):
         database.disconnect()
         program = "import urllib.request; print(len(urllib.request.urlopen('http://api.drill.example/whole?size=3000').read()))"
@@ -190,7 +199,7 @@ async def test_a_command_runs_and_is_recorded_while_postgres_is_away(data: Path,
         assert b"waits in the spool and cannot be shown yet" in said
         database.reconnect()
         async with httpx2.AsyncClient(
-            base_url=house.api, headers=authorization(house.api), timeout=30, trust_env=False, verify=False
+            base_url=processes.api, headers=authorization(processes.api), timeout=30, trust_env=False, verify=False
         ) as client:
 
             async def is_there() -> bool:

@@ -13,7 +13,7 @@ import pytest
 
 from calls.model import Body, Chunk, Exchange, Request, Response
 from store.bundle.bundle import Bundle, bundle_lines, load_bundle
-from tests.drills.house import Up, environment, get, kill_process, until, up
+from tests.drills.up_processes import Up, environment, get, kill_process, until, up
 from tests.drills.upstream import HOST, upstream
 from tests.replay.strategies import SECOND, exchange, ok, run_of
 from tests.support.api import authorization
@@ -34,15 +34,17 @@ def write_bundle(path: Path, *steps: Exchange) -> Path:
     return path
 
 
-def client(house: Up, run: str = "run-1") -> httpx.AsyncClient:
-    return httpx.AsyncClient(timeout=60, proxy=f"http://{run}:@127.0.0.1:{house.port}", trust_env=False, verify=False)
+def client(processes: Up, run: str = "run-1") -> httpx.AsyncClient:
+    return httpx.AsyncClient(
+        timeout=60, proxy=f"http://{run}:@127.0.0.1:{processes.port}", trust_env=False, verify=False
+    )
 
 
-async def report(house: Up, replay: str, **wanted: Any) -> dict[str, Any]:
+async def report(processes: Up, replay: str, **wanted: Any) -> dict[str, Any]:
     """The report of a replay, as soon as the store server has one that says so."""
 
     async def fetch_report() -> dict[str, Any] | None:
-        found = await get(house.api, f"/replays/{replay}")
+        found = await get(processes.api, f"/replays/{replay}")
         return found if found and all(found.get(name) == value for name, value in wanted.items()) else None
 
     return await until(fetch_report)
@@ -70,15 +72,15 @@ async def test_a_worker_killed_in_the_middle_answers_nothing_more_and_the_report
 ) -> None:
     recording = write_bundle(data.with_suffix(".jsonl"), step("/a", b"A", 1), step("/b", b"B", 2), step("/b", b"B2", 3))
     flags = ("--database-url", database_url, "--mode", "replay", "--replay", str(recording))
-    async with up(data, *flags) as house:
-        async with client(house) as asking:
+    async with up(data, *flags) as processes:
+        async with client(processes) as asking:
             assert (await asking.get(f"{URL}/a")).text == "A"
             assert (await asking.get(f"{URL}/b")).text == "B"
-        await kill_process(house.workers[0])
+        await kill_process(processes.workers[0])
 
         async def again() -> httpx.Response | None:
             try:
-                async with client(house) as asking:
+                async with client(processes) as asking:
                     return await asking.get(f"{URL}/b")
             except httpx.TransportError:
                 return None
@@ -86,7 +88,7 @@ async def test_a_worker_killed_in_the_middle_answers_nothing_more_and_the_report
         # It would be the first answer to /b again: nobody knows any more that it was given.
         refused = await until(again)
         assert (refused.status_code, refused.json()["playhead"]["reason"]) == (424, "interrupted")
-        found = await report(house, "run-1", interrupted=True, missed=1)
+        found = await report(processes, "run-1", interrupted=True, missed=1)
         assert found["verdict"] == "diverged"
 
 
@@ -94,16 +96,16 @@ async def test_a_worker_killed_in_the_middle_answers_nothing_more_and_the_report
 async def test_a_worker_killed_after_its_last_answer_leaves_no_right_report(data: Path, database_url: str) -> None:
     recording = write_bundle(data.with_suffix(".jsonl"), step("/a", b"A", 1))
     flags = ("--database-url", database_url, "--mode", "replay", "--replay", str(recording))
-    async with up(data, *flags) as house:
-        async with client(house) as asking:
+    async with up(data, *flags) as processes:
+        async with client(processes) as asking:
             await asking.get(f"{URL}/a")
-        assert (await report(house, "run-1", served=1))["verdict"] == "right"
-        await kill_process(house.workers[0])
-        assert (await report(house, "run-1", interrupted=True))["verdict"] == "unknown"
-    async with up(data, *flags) as house:
-        async with client(house) as asking:
+        assert (await report(processes, "run-1", served=1))["verdict"] == "right"
+        await kill_process(processes.workers[0])
+        assert (await report(processes, "run-1", interrupted=True))["verdict"] == "unknown"
+    async with up(data, *flags) as processes:
+        async with client(processes) as asking:
             assert (await asking.get(f"{URL}/a")).text == "A"
-        assert (await report(house, "run-1", interrupted=False, served=1))["verdict"] == "right"
+        assert (await report(processes, "run-1", interrupted=False, served=1))["verdict"] == "right"
 
 
 KILLER = """
@@ -194,17 +196,17 @@ print("took", 30 * sorted(spans)[7])
 @pytest.mark.slow
 async def test_two_replays_of_one_run_at_once_do_not_share_a_position(data: Path, database_url: str) -> None:
     run = run_of(step("/a", b"A1", 1), step("/a", b"A2", 2))
-    async with up(data, "--database-url", database_url, "--mode", "replay") as house:
+    async with up(data, "--database-url", database_url, "--mode", "replay") as processes:
         async with httpx2.AsyncClient(
-            base_url=f"{house.api}/v1", headers=authorization(house.api), trust_env=False, verify=False
+            base_url=f"{processes.api}/v1", headers=authorization(processes.api), trust_env=False, verify=False
         ) as api:
             (await api.post("/import", content=b"".join(bundle_lines(run)))).raise_for_status()
             ids = [(await api.post("/replays", json={"run": "run-1"})).json()["id"] for _ in range(2)]
-        async with client(house, ids[0]) as one, client(house, ids[1]) as other:
+        async with client(processes, ids[0]) as one, client(processes, ids[1]) as other:
             told = [(await asking.get(f"{URL}/a")).text for asking in (one, other, one, other)]
         assert told == ["A1", "A1", "A2", "A2"]
         for replay in ids:
-            assert (await report(house, replay, served=2))["verdict"] == "right"
+            assert (await report(processes, replay, served=2))["verdict"] == "right"
 
 
 async def test_two_commands_that_replay_one_bundle_at_once_are_both_right(data: Path) -> None:

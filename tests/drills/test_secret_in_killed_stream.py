@@ -8,9 +8,9 @@ from pathlib import Path
 import httpx
 import pytest
 
-from tests.drills.house import Up, bundle, kill_process, read_spools, until, until_true, up
 from tests.drills.leaks import files, find_leaks, tables
 from tests.drills.test_secrets import HOST, chunk, request_with_secrets
+from tests.drills.up_processes import Up, bundle, kill_process, read_spools, until, until_true, up
 from tests.support.wire import Upstream, read_request, serving
 
 CANARY = "dandelion"
@@ -44,10 +44,10 @@ async def test_of_a_secret_that_is_held_back_nothing_is_stored_when_its_worker_i
     upstream = Upstream()
     async with serving(spelling, upstream=upstream):
         config = f'engine = "{engine}"\n[upstreams]\n"{HOST}" = "http://127.0.0.1:{upstream.port}"\n'
-        async with up(data, "--database-url", database_url, config=config) as house:
-            received = await _receive_until_killed(house, len(b"".join(map(chunk, said))))
+        async with up(data, "--database-url", database_url, config=config) as processes:
+            received = await _receive_until_killed(processes, len(b"".join(map(chunk, said))))
             in_spool = read_spools(data)
-            night = await bundle(house.api, "night")
+            night = await bundle(processes.api, "night")
             stored = await tables(database_url)
             everything = [*stored, ("spool", in_spool), *files(data)]
         for_ever.set()
@@ -73,12 +73,12 @@ async def test_of_a_secret_that_is_held_back_nothing_is_stored_when_its_worker_i
     ]
 
 
-async def _receive_until_killed(house: Up, size: int) -> bytes:
+async def _receive_until_killed(processes: Up, size: int) -> bytes:
     """What a client gets of the answer, until so much has come and the worker is killed."""
-    trust = ssl.create_default_context(cafile=house.ready["ca"])
+    trust = ssl.create_default_context(cafile=processes.ready["ca"])
     received = b""
     async with httpx.AsyncClient(
-        proxy=f"http://night:x@127.0.0.1:{house.port}", verify=trust, trust_env=False, timeout=30
+        proxy=f"http://night:x@127.0.0.1:{processes.port}", verify=trust, trust_env=False, timeout=30
     ) as client:
         request = request_with_secrets("/v1/chat/completions/stream")
         plain = {"json": {"model": "gpt-4o", "stream": True, "messages": []}, "url": request["url"]}
@@ -88,14 +88,14 @@ async def _receive_until_killed(house: Up, size: int) -> bytes:
                     received += piece
                     if len(received) >= size:
                         # The worker writes what it does not hold back: at once, and in a moment if it should not have.
-                        await until_true(lambda: chunk(BEFORE[0]) in read_spools(house.data))
+                        await until_true(lambda: chunk(BEFORE[0]) in read_spools(processes.data))
                         await asyncio.sleep(0.2)
-                        await kill_process(house.workers[0])
+                        await kill_process(processes.workers[0])
         except httpx.TransportError:
             pass
 
     async def is_stored() -> bool:
-        found = (await bundle(house.api, "night")).exchanges
+        found = (await bundle(processes.api, "night")).exchanges
         return bool(found)
 
     await until(is_stored)

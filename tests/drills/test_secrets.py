@@ -12,8 +12,8 @@ from pathlib import Path
 import httpx
 import pytest
 
-from tests.drills.house import Up, environment, get, save_bundle, up
 from tests.drills.leaks import files, find_leaks, tables
+from tests.drills.up_processes import Up, environment, get, save_bundle, up
 from tests.support.service import command
 from tests.support.wire import Upstream, read_request, serving
 
@@ -101,10 +101,10 @@ async def _stream_cut_secret(writer: asyncio.StreamWriter) -> None:
     writer.write(b"0\r\n\r\n")
 
 
-async def asking(house: Up, *requests: Mapping[str, object]) -> list[httpx.Response]:
+async def asking(processes: Up, *requests: Mapping[str, object]) -> list[httpx.Response]:
     """Ask them one after the other, through the worker."""
-    trust = ssl.create_default_context(cafile=house.ready["ca"])
-    proxy = f"http://night:{SECRETS['proxy password']}@127.0.0.1:{house.port}"
+    trust = ssl.create_default_context(cafile=processes.ready["ca"])
+    proxy = f"http://night:{SECRETS['proxy password']}@127.0.0.1:{processes.port}"
     async with httpx.AsyncClient(timeout=60, proxy=proxy, verify=trust, trust_env=False) as client:
         return [await client.post(**request) for request in requests]  # type: ignore[arg-type] # built just above
 
@@ -121,15 +121,15 @@ async def test_no_planted_secret_reaches_a_disk_or_a_screen(data_with_postgres: 
     upstream = Upstream()
     async with serving(answering, upstream=upstream):
         config = f'[upstreams]\n"{HOST}" = "http://127.0.0.1:{upstream.port}"\n'
-        async with up(data_with_postgres, config=config) as house:
-            house.store_server.kill(signal.SIGSTOP)
-            answers = await asking(house, *REQUESTS)
+        async with up(data_with_postgres, config=config) as processes:
+            processes.store_server.kill(signal.SIGSTOP)
+            answers = await asking(processes, *REQUESTS)
             in_spool = [(f"spool {name}", data) for name, data in files(data_with_postgres / "spool")]
-            house.store_server.kill(signal.SIGCONT)
-            bundle = await saved_when_settled(house, data_with_postgres.with_suffix(".jsonl"))
+            processes.store_server.kill(signal.SIGCONT)
+            bundle = await saved_when_settled(processes, data_with_postgres.with_suffix(".jsonl"))
             stored = await tables(f"postgresql:///postgres?host={data_with_postgres / 'pg'}&user=playhead")
-            printed = await output(house)
-            calls = (await get(house.api, "/runs/night/calls", fields="*"))["items"]
+            printed = await output(processes)
+            calls = (await get(processes.api, "/runs/night/calls", fields="*"))["items"]
     assert [answer.status_code for answer in answers] == [200] * 3
     assert SECRETS["answer"] in answers[0].text, "the agent itself must get what was sent"
     assert SECRETS["cut in pieces"] in answers[1].text
@@ -145,8 +145,8 @@ async def test_no_planted_secret_reaches_a_disk_or_a_screen(data_with_postgres: 
     # On another machine, whose placeholders are made with another key; and one question that was never asked.
     elsewhere = data_with_postgres.with_name("ci")
     unasked = request_with_secrets("/v1/chat/completions/never")
-    async with up(elsewhere, "--part", "proxy", "--mode", "replay", "--replay", str(bundle)) as house:
-        again = await asking(house, *REQUESTS, unasked)
+    async with up(elsewhere, "--part", "proxy", "--mode", "replay", "--replay", str(bundle)) as processes:
+        again = await asking(processes, *REQUESTS, unasked)
     assert [answer.status_code for answer in again] == [200, 200, 200, 424]
     assert not find_leaks(SECRETS, [(f"answer {n}", answer.content) for n, answer in enumerate(again)])
     found = find_leaks(SECRETS, files(elsewhere))
@@ -169,25 +169,25 @@ async def test_a_secret_that_a_model_spells_out_over_events_is_put_together_nowh
     upstream = Upstream()
     async with serving(spelling, upstream=upstream):
         config = f'[upstreams]\n"{HOST}" = "http://127.0.0.1:{upstream.port}"\n'
-        async with up(data, "--database-url", database_url, config=config) as house:
-            await asking(house, request_with_secrets("/v1/chat/completions"))
-            bundle = await saved_when_settled(house, data.with_suffix(".jsonl"))
+        async with up(data, "--database-url", database_url, config=config) as processes:
+            await asking(processes, request_with_secrets("/v1/chat/completions"))
+            bundle = await saved_when_settled(processes, data.with_suffix(".jsonl"))
             stored = await tables(database_url)
-            shown = json.dumps((await get(house.api, "/runs/night/calls", fields="*"))["items"]).encode()
+            shown = json.dumps((await get(processes.api, "/runs/night/calls", fields="*"))["items"]).encode()
     places = [*stored, ("bundle", bundle.read_bytes()), ("calls", shown)]
     assert find_leaks({"canary": CANARY}, places), "the scan is blind"
     found = find_leaks({"spelt": secret}, places)
     assert not found, "\n".join(found)
 
 
-async def saved_when_settled(house: Up, path: Path) -> Path:
-    await get(house.api, "/runs/night", settled="true")
-    return await save_bundle(house.api, "night", path)
+async def saved_when_settled(processes: Up, path: Path) -> Path:
+    await get(processes.api, "/runs/night", settled="true")
+    return await save_bundle(processes.api, "night", path)
 
 
-async def output(house: Up) -> list[tuple[str, bytes]]:
+async def output(processes: Up) -> list[tuple[str, bytes]]:
     """What the commands that look at recordings print."""
-    calls = (await get(house.api, "/runs/night/calls", fields="*"))["items"]
+    calls = (await get(processes.api, "/runs/night/calls", fields="*"))["items"]
     found = []
     for line in (
         ("ls", "--json"),
@@ -197,7 +197,7 @@ async def output(house: Up) -> list[tuple[str, bytes]]:
         ("explain", calls[0]["id"]),
     ):
         process = await asyncio.create_subprocess_exec(
-            *command(line[0], "--data", str(house.data), *line[1:]),
+            *command(line[0], "--data", str(processes.data), *line[1:]),
             stdout=asyncio.subprocess.PIPE,
             stderr=asyncio.subprocess.STDOUT,
             env=environment(),

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from tests.drills.agent import AgentGroup
-from tests.drills.house import Up, bundle, compare_when_sound, environment, get, load_exchanges, until, up
+from tests.drills.up_processes import Up, bundle, compare_when_sound, environment, get, load_exchanges, until, up
 from tests.drills.upstream import upstream
 from tests.support.service import command
 
@@ -37,9 +37,9 @@ def small_disk(place: Path, options: str = "rw") -> Iterator[None]:
 
 
 @contextmanager
-def fill_disk(house: Up) -> Iterator[None]:
+def fill_disk(processes: Up) -> Iterator[None]:
     """Something else takes all the room there is."""
-    ballast = house.data / "spool" / "ballast"
+    ballast = processes.data / "spool" / "ballast"
     with ballast.open("wb", buffering=0) as file, suppress(OSError):
         while file.write(bytes(4096)):
             pass
@@ -48,10 +48,10 @@ def fill_disk(house: Up) -> Iterator[None]:
 
 
 @contextmanager
-def unwritable(house: Up) -> Iterator[None]:
+def unwritable(processes: Up) -> Iterator[None]:
     """No file of its workers may grow: every write to a spool fails, as on a disk that refuses."""
     unlimited = (resource.RLIM_INFINITY, resource.RLIM_INFINITY)
-    workers = house.workers
+    workers = processes.workers
     for worker in workers:
         resource.prlimit(worker.pid, resource.RLIMIT_FSIZE, (0, resource.RLIM_INFINITY))
     yield
@@ -60,9 +60,9 @@ def unwritable(house: Up) -> Iterator[None]:
 
 
 @contextmanager
-def slow_store_server(house: Up) -> Iterator[None]:
+def slow_store_server(processes: Up) -> Iterator[None]:
     """Nobody empties the spool."""
-    store_server = house.store_server
+    store_server = processes.store_server
     store_server.kill(signal.SIGSTOP)
     yield
     store_server.kill(signal.SIGCONT)
@@ -81,13 +81,13 @@ async def test_agents_go_on_and_their_runs_say_what_is_missing(data: Path, datab
     with small_disk(data / "spool"):
         async with (
             upstream() as source,
-            up(data, "--database-url", database_url, config=source.config) as house,
-            AgentGroup(house.port) as agent_group,
+            up(data, "--database-url", database_url, config=source.config) as processes,
+            AgentGroup(processes.port) as agent_group,
         ):
-            await _in_trouble(house, agent_group)
-            comparison = agent_group.ledger.compare(await load_exchanges(house.api, *agent_group.runs))
-            runs = {run: await get(house.api, f"/runs/{run}") for run in TROUBLES}
-            gaps = {run: (await bundle(house.api, run)).gaps for run in TROUBLES}
+            await _in_trouble(processes, agent_group)
+            comparison = agent_group.ledger.compare(await load_exchanges(processes.api, *agent_group.runs))
+            runs = {run: await get(processes.api, f"/runs/{run}") for run in TROUBLES}
+            gaps = {run: (await bundle(processes.api, run)).gaps for run in TROUBLES}
     assert set(comparison.counts) == {"whole"}, str(comparison)
     assert not {*comparison.overstated, *comparison.invented, *comparison.doubled, *comparison.disordered}
     missing = [*comparison.lost, *comparison.changed]
@@ -103,11 +103,11 @@ async def test_nothing_unrecorded_happens_where_that_is_the_policy(data: Path, d
     with small_disk(data / "spool"):
         async with (
             upstream() as source,
-            up(data, *flags, config=source.config) as house,
-            AgentGroup(house.port) as agent_group,
+            up(data, *flags, config=source.config) as processes,
+            AgentGroup(processes.port) as agent_group,
         ):
-            await _in_trouble(house, agent_group)
-            comparison = await compare_when_sound(house, agent_group.ledger, source, agent_group.runs)
+            await _in_trouble(processes, agent_group)
+            comparison = await compare_when_sound(processes, agent_group.ledger, source, agent_group.runs)
     refused = [seen for seen in agent_group.ledger.seen if seen.refused]
     assert comparison.sound, str(comparison)
     assert {seen.status for seen in refused} == {503}
@@ -116,15 +116,15 @@ async def test_nothing_unrecorded_happens_where_that_is_the_policy(data: Path, d
         assert sum(seen.run == run for seen in refused) > ASKED // 4, str(comparison)
 
 
-async def _in_trouble(house: Up, agent_group: AgentGroup) -> None:
+async def _in_trouble(processes: Up, agent_group: AgentGroup) -> None:
     """Ask well, then in trouble; and go on when all is well again."""
     for run, (trouble, _) in TROUBLES.items():
         agent = agent_group.agent(run)
         await agent.ask(LARGE)
-        with trouble(house):
+        with trouble(processes):
             for _ in range(ASKED):
                 await agent.ask(LARGE)
-        await until(lambda: _kept_again(house, agent_group))
+        await until(lambda: _kept_again(processes, agent_group))
 
 
 def test_a_spool_that_cannot_be_written_is_said_in_one_sentence(data: Path) -> None:
@@ -138,10 +138,10 @@ def test_a_spool_that_cannot_be_written_is_said_in_one_sentence(data: Path) -> N
     assert "--data DIR" in said
 
 
-async def _kept_again(house: Up, agent_group: AgentGroup) -> bool:
+async def _kept_again(processes: Up, agent_group: AgentGroup) -> bool:
     """Ask once more, in a new run: whether it is in the record, whole."""
     seen = await agent_group.agent(f"later-{len(agent_group.runs)}").ask("/whole?size=10")
     if seen.end != "whole" or seen.refused:
         return False
-    run = await get(house.api, f"/runs/{seen.run}", settled="true")
+    run = await get(processes.api, f"/runs/{seen.run}", settled="true")
     return bool(run and run["complete"] and run["exchanges"])

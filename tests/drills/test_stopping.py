@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 
 from tests.drills.agent import AgentGroup
-from tests.drills.house import STOPPED, bundle, compare_when_sound, environment, find_processes, until_true, up
 from tests.drills.relay import relay
+from tests.drills.up_processes import STOPPED, bundle, compare_when_sound, environment, find_processes, until_true, up
 from tests.drills.upstream import upstream
 from tests.support.service import command
 
@@ -18,8 +18,8 @@ async def test_stopped_under_load_it_ends_in_time_and_loses_nothing(data: Path, 
     async with upstream() as source:
         flags = ("--database-url", database_url)
         async with (
-            up(data, *flags, config=source.config) as house,
-            AgentGroup(house.port) as agent_group,
+            up(data, *flags, config=source.config) as processes,
+            AgentGroup(processes.port) as agent_group,
             asyncio.TaskGroup() as group,
         ):
             for n in range(5):
@@ -28,11 +28,11 @@ async def test_stopped_under_load_it_ends_in_time_and_loses_nothing(data: Path, 
             endless = group.create_task(agent_group.agent("endless").ask("/hold?pieces=10"))
             await source.wait_until_holding(1)
             await source.wait_for_requests(50)
-            await house.stop(STOPPED)
+            await processes.stop(STOPPED)
         assert endless.result().end == "cut"
-        async with up(data, *flags, config=source.config) as house:
-            comparison = await compare_when_sound(house, agent_group.ledger, source, agent_group.runs)
-            gaps = [gap for run in agent_group.runs for gap in (await bundle(house.api, run)).gaps]
+        async with up(data, *flags, config=source.config) as processes:
+            comparison = await compare_when_sound(processes, agent_group.ledger, source, agent_group.runs)
+            gaps = [gap for run in agent_group.runs for gap in (await bundle(processes.api, run)).gaps]
     assert comparison.sound, str(comparison)
     assert not comparison.shorter, str(comparison)
     assert comparison.counts["whole"] >= 50, str(comparison)
@@ -45,16 +45,16 @@ async def test_stopped_while_its_database_is_silent_it_ends_in_time_and_loses_no
 ) -> None:
     async with upstream() as source, relay(database_url) as database:
         async with (
-            up(data, "--database-url", database.url, config=source.config) as house,
-            AgentGroup(house.port) as agent_group,
+            up(data, "--database-url", database.url, config=source.config) as processes,
+            AgentGroup(processes.port) as agent_group,
         ):
             database.passes_data.clear()
             agent = agent_group.agent("agent")
             for _ in range(20):
                 await agent.ask("/whole?size=3000")
-            await house.stop(STOPPED)
-        async with up(data, "--database-url", database_url, config=source.config) as house:
-            comparison = await compare_when_sound(house, agent_group.ledger, source, agent_group.runs)
+            await processes.stop(STOPPED)
+        async with up(data, "--database-url", database_url, config=source.config) as processes:
+            comparison = await compare_when_sound(processes, agent_group.ledger, source, agent_group.runs)
     assert comparison.sound, str(comparison)
     assert comparison.counts == {"whole": 20}, str(comparison)
 

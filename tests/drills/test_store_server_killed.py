@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from tests.drills.agent import AgentGroup
-from tests.drills.house import bundle, compare_when_sound, get, kill_process, until, up
+from tests.drills.up_processes import bundle, compare_when_sound, get, kill_process, until, up
 from tests.drills.upstream import upstream
 
 
@@ -16,8 +16,8 @@ async def test_a_store_server_killed_again_and_again_loses_nothing_and_doubles_n
 ) -> None:
     async with (
         upstream() as source,
-        up(data, "--database-url", database_url, config=source.config) as house,
-        AgentGroup(house.port) as agent_group,
+        up(data, "--database-url", database_url, config=source.config) as processes,
+        AgentGroup(processes.port) as agent_group,
     ):
         stop = asyncio.Event()
         async with asyncio.TaskGroup() as group:
@@ -29,11 +29,11 @@ async def test_a_store_server_killed_again_and_again_loses_nothing_and_doubles_n
                 )
             for _ in range(2):
                 await source.wait_for_requests(30)
-                await kill_process(house.store_server)
-                await until(lambda: get(house.api, "/runs/agent-0"))
+                await kill_process(processes.store_server)
+                await until(lambda: get(processes.api, "/runs/agent-0"))
             stop.set()
-        comparison = await compare_when_sound(house, agent_group.ledger, source, agent_group.runs)
-        gaps = [gap for run in agent_group.runs for gap in (await bundle(house.api, run)).gaps]
+        comparison = await compare_when_sound(processes, agent_group.ledger, source, agent_group.runs)
+        gaps = [gap for run in agent_group.runs for gap in (await bundle(processes.api, run)).gaps]
     assert comparison.sound, str(comparison)
     assert set(comparison.counts) == {"whole"}, str(comparison)
     assert not gaps

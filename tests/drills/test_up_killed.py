@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from tests.drills.agent import AgentGroup
-from tests.drills.house import Process, bundle, compare_when_sound, descendants, kill_process, until_true, up
+from tests.drills.up_processes import Process, bundle, compare_when_sound, descendants, kill_process, until_true, up
 from tests.drills.upstream import upstream
 
 
@@ -17,10 +17,10 @@ async def test_a_killed_up_leaves_nothing_running_and_nothing_lost(data_with_pos
     async with upstream() as source:
         env = {"TMPDIR": str(elsewhere)}
         async with (
-            up(data_with_postgres, config=source.config, env=env) as house,
-            AgentGroup(house.port) as agent_group,
+            up(data_with_postgres, config=source.config, env=env) as processes,
+            AgentGroup(processes.port) as agent_group,
         ):
-            started = [*descendants(house.process.pid), *_postgres(house.postmaster)]
+            started = [*descendants(processes.process.pid), *_postgres(processes.postmaster)]
             async with asyncio.TaskGroup() as group:
                 for n in range(3):
                     group.create_task(
@@ -29,16 +29,16 @@ async def test_a_killed_up_leaves_nothing_running_and_nothing_lost(data_with_pos
                 streaming = group.create_task(agent_group.agent("stream").ask("/hold?pieces=10"))
                 await source.wait_until_holding(1)
                 await source.wait_for_requests(40)
-                itself = Process.of(house.process.pid)
+                itself = Process.of(processes.process.pid)
                 assert itself
                 await kill_process(itself)
-            await house.process.wait()
+            await processes.process.wait()
             assert streaming.result().end == "cut"
             await until_true(lambda: not any(process.alive for process in started))
             assert not list(elsewhere.iterdir()), "something was left outside of the data directory"
-        async with up(data_with_postgres, config=source.config) as house:
-            comparison = await compare_when_sound(house, agent_group.ledger, source, agent_group.runs)
-            stream = (await bundle(house.api, "stream")).exchanges[0]
+        async with up(data_with_postgres, config=source.config) as processes:
+            comparison = await compare_when_sound(processes, agent_group.ledger, source, agent_group.runs)
+            stream = (await bundle(processes.api, "stream")).exchanges[0]
     assert comparison.sound, str(comparison)
     assert not comparison.shorter, str(comparison)
     assert (stream.outcome, stream.error) == ("refused", "the worker stopped before the exchange was over")

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from tests.drills.agent import AgentGroup
-from tests.drills.house import (
+from tests.drills.up_processes import (
     Up,
     bundle,
     compare_when_sound,
@@ -30,8 +30,8 @@ SENT = 6
 async def test_a_worker_killed_in_mid_stream_loses_nothing_that_was_acknowledged(data: Path, database_url: str) -> None:
     async with (
         upstream() as source,
-        up(data, "--database-url", database_url, config=source.config) as house,
-        AgentGroup(house.port) as agent_group,
+        up(data, "--database-url", database_url, config=source.config) as processes,
+        AgentGroup(processes.port) as agent_group,
     ):
         busy = agent_group.agent("busy", run="night")
         async with asyncio.TaskGroup() as group:
@@ -40,14 +40,14 @@ async def test_a_worker_killed_in_mid_stream_loses_nothing_that_was_acknowledged
             await source.wait_until_holding(STREAMS)
             for _ in range(5):
                 await busy.ask("/whole?size=2000")
-            await until_true(lambda: _all_spooled(house))
-            await kill_process(house.workers[0])
+            await until_true(lambda: _all_spooled(processes))
+            await kill_process(processes.workers[0])
         busy.leave()
         assert (await busy.ask_until_reachable("/whole?size=100")).end == "whole", "the worker is not back on its port"
-        comparison = await compare_when_sound(house, agent_group.ledger, source, agent_group.runs)
-        night = await bundle(house.api, "night")
-        run = await get(house.api, "/runs/night")
-        recording = await save_bundle(house.api, "night", data.with_suffix(".jsonl"))
+        comparison = await compare_when_sound(processes, agent_group.ledger, source, agent_group.runs)
+        night = await bundle(processes.api, "night")
+        run = await get(processes.api, "/runs/night")
+        recording = await save_bundle(processes.api, "night", data.with_suffix(".jsonl"))
     assert comparison.sound, str(comparison)
     assert not comparison.shorter, str(comparison)
     assert comparison.counts == {"whole": 6, "cut": STREAMS}, str(comparison)
@@ -57,7 +57,7 @@ async def test_a_worker_killed_in_mid_stream_loses_nothing_that_was_acknowledged
     assert (run["complete"], run["gaps"], run["exchanges"]) == (False, STREAMS, STREAMS + 6)
 
     flags = ("--part", "proxy", "--mode", "replay", "--replay", str(recording))
-    async with up(data, *flags) as house, AgentGroup(house.port) as again:
+    async with up(data, *flags) as processes, AgentGroup(processes.port) as again:
         missed = await again.agent("stream").ask(TARGET)
     assert missed.status == 424
     assert json.loads(missed.body)["playhead"]["reason"] == "incomplete"
@@ -67,8 +67,8 @@ async def test_a_worker_killed_in_mid_stream_loses_nothing_that_was_acknowledged
 async def test_workers_killed_again_and_again_under_load_keep_every_promise(data: Path, database_url: str) -> None:
     async with (
         upstream() as source,
-        up(data, "--database-url", database_url, config=source.config) as house,
-        AgentGroup(house.port) as agent_group,
+        up(data, "--database-url", database_url, config=source.config) as processes,
+        AgentGroup(processes.port) as agent_group,
     ):
         source.pause = 0.002
         agents = [agent_group.agent(f"agent-{n}") for n in range(6)]
@@ -77,13 +77,13 @@ async def test_workers_killed_again_and_again_under_load_keep_every_promise(data
                 for agent in agents:
                     group.create_task(agent.ask_until_cut("/whole?size=500", "/stream?pieces=20"))
                 await source.wait_for_requests(30)
-                await kill_process(house.workers[0])
-        comparison = await compare_when_sound(house, agent_group.ledger, source, agent_group.runs)
+                await kill_process(processes.workers[0])
+        comparison = await compare_when_sound(processes, agent_group.ledger, source, agent_group.runs)
     assert comparison.sound, str(comparison)
     assert comparison.counts["cut"] >= 3, str(comparison)
     assert comparison.counts["whole"] >= 60, str(comparison)
 
 
-def _all_spooled(house: Up) -> bool:
-    found = read_spools(house.data)
+def _all_spooled(processes: Up) -> bool:
+    found = read_spools(processes.data)
     return all(piece in found for n in range(STREAMS) for piece in pieces(TARGET, f"stream-{n}.0")[:SENT])

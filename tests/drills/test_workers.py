@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from tests.drills.agent import AgentGroup
-from tests.drills.house import bundle, compare_when_sound, kill_process, until_true, up
+from tests.drills.up_processes import bundle, compare_when_sound, kill_process, until_true, up
 from tests.drills.upstream import upstream
 
 
@@ -16,10 +16,10 @@ async def test_a_run_spread_over_two_workers_of_which_one_is_killed_is_one_run(d
     flags = ("--database-url", database_url, "--workers", "2")
     async with (
         upstream() as source,
-        up(data, *flags, config=source.config) as house,
-        AgentGroup(house.port) as agent_group,
+        up(data, *flags, config=source.config) as processes,
+        AgentGroup(processes.port) as agent_group,
     ):
-        first, _ = house.workers
+        first, _ = processes.workers
         stop = asyncio.Event()
         async with asyncio.TaskGroup() as group:
             # The kernel spreads connections over the workers: so many that each of them gets some.
@@ -33,9 +33,9 @@ async def test_a_run_spread_over_two_workers_of_which_one_is_killed_is_one_run(d
             await kill_process(first)
             await source.wait_for_requests(60)
             stop.set()
-        await until_true(lambda: len(house.workers) == 2)
-        comparison = await compare_when_sound(house, agent_group.ledger, source, agent_group.runs)
-        shared = await bundle(house.api, "shared")
+        await until_true(lambda: len(processes.workers) == 2)
+        comparison = await compare_when_sound(processes, agent_group.ledger, source, agent_group.runs)
+        shared = await bundle(processes.api, "shared")
     assert comparison.sound, str(comparison)
     assert comparison.counts["whole"] >= 100, str(comparison)
     assert comparison.counts["cut"] < 16, str(comparison)

@@ -13,8 +13,8 @@ from pathlib import Path
 import httpx
 import pytest
 
-from tests.drills.house import load_exchanges, until, up
 from tests.drills.relay import relay
+from tests.drills.up_processes import load_exchanges, until, up
 from tests.peers.stage import CHAT, OPENAI, TOOLS, Stage, config, model_answer, resident, whole, worker
 from tests.support.service import command, surroundings
 
@@ -71,9 +71,9 @@ async def test_18_a_database_that_is_down_costs_the_agent_nothing_and_loses_noth
     """Fail open, as the operations page says: what waits in the spool is stored when the database is back."""
     stage.answers("/v1/chat/completions", whole(model_answer("one")), whole(model_answer("two")))
     place = config(stage.upstream.port)
-    async with relay(database_url) as database, up(data, "--database-url", database.url, config=place) as house:
-        context = ssl.create_default_context(cafile=house.ready["ca"])
-        proxy = f"http://{stage.run}:@127.0.0.1:{house.port}"
+    async with relay(database_url) as database, up(data, "--database-url", database.url, config=place) as processes:
+        context = ssl.create_default_context(cafile=processes.ready["ca"])
+        proxy = f"http://{stage.run}:@127.0.0.1:{processes.port}"
         async with httpx.AsyncClient(proxy=proxy, verify=context, trust_env=False, timeout=60) as agent:
 
             async def ask(prompt: str) -> None:
@@ -81,13 +81,13 @@ async def test_18_a_database_that_is_down_costs_the_agent_nothing_and_loses_noth
                 (await agent.post(CHAT, json=body)).raise_for_status()
 
             await ask("before")
-            assert len(await load_exchanges(house.api, stage.run)) == 1
+            assert len(await load_exchanges(processes.api, stage.run)) == 1
             database.disconnect()
             async with asyncio.timeout(60):
                 await ask("while it is away")
-            await until(lambda: _is_not_ready(house.api))
+            await until(lambda: _is_not_ready(processes.api))
             database.reconnect()
-        exchanges = await load_exchanges(house.api, stage.run)
+        exchanges = await load_exchanges(processes.api, stage.run)
     assert [json.loads(one.request.body.data)["messages"][0]["content"] for one in exchanges] == [
         "before",
         "while it is away",

@@ -199,7 +199,7 @@ async def test_several_files_are_several_runs_and_one_bad_file_does_not_stop_the
 
 
 @pytest.mark.slow
-async def test_a_secret_that_only_the_rules_of_today_know_keeps_a_run_in_the_house(tmp_path: Path, desk: Desk) -> None:
+async def test_a_secret_that_only_the_rules_of_today_know_keeps_a_run_in_the_store(tmp_path: Path, desk: Desk) -> None:
     await desk("import", bundle_file(tmp_path / "run.jsonl", [exchange(b'{"badge": "0815-4711-abc"}', b"{}")]))
     out = tmp_path / "out"
     rules = tmp_path / "playhead.toml"

@@ -168,7 +168,7 @@ async def test_an_agent_that_makes_up_ids_is_replayed_after_its_recordings_were_
 ) -> None:
     (tmp_path / "agent.py").write_text(AGENT)
     config = tmp_path / "playhead.toml"
-    house = ("--data", str(data), "--database-url", database_url)
+    running_store = ("--data", str(data), "--database-url", database_url)
     agent = ("--", python, "agent.py")
 
     def answer(asked: Message) -> Message:
@@ -178,12 +178,12 @@ async def test_an_agent_that_makes_up_ids_is_replayed_after_its_recordings_were_
     async with origin(answer) as url:
         config.write_text(f'[upstreams]\n"tickets.example.com" = "{url}"  # a stand-in\n')
         for run in ("one", "two"):
-            done = await run_playhead(tmp_path, "record", *house, "--run", run, *agent)
+            done = await run_playhead(tmp_path, "record", *running_store, "--run", run, *agent)
             assert (done.code, done.out) == (0, '{"found": "aaa"}\n{"found": "bbb"}\n'), done.err
-    missed = await run_playhead(tmp_path, "replay", *house, "one", *agent)
+    missed = await run_playhead(tmp_path, "replay", *running_store, "one", *agent)
     assert missed.code != 0
-    compared = await run_playhead(tmp_path, "calibrate", *house, "one", "two", "--write")
+    compared = await run_playhead(tmp_path, "calibrate", *running_store, "one", "two", "--write")
     assert compared.code == 0, compared.out + compared.err
     assert "# a stand-in" in config.read_text()
-    right = await run_playhead(tmp_path, "replay", *house, "one", *agent)
+    right = await run_playhead(tmp_path, "replay", *running_store, "one", *agent)
     assert (right.code, right.out) == (0, '{"found": "aaa"}\n{"found": "bbb"}\n'), right.err

@@ -14,7 +14,7 @@ from proxy.trust.ca import ensure_ca
 from proxy.wire.config import EngineConfig
 from store.bundle.bundle import bundle_lines
 from store.generations.names import GENERATION_LABEL, newest_generation
-from tests.drills.house import environment
+from tests.drills.up_processes import environment
 from tests.drills.upstream import HOST, upstream
 from tests.replay.strategies import exchange, ok, post, run_of
 from tests.support.service import command

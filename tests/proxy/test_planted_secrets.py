@@ -22,7 +22,7 @@ from store.search.lookup import TextLookup
 from store.search.query import SearchQuery
 from tests.calls.token_samples import FAMILIES, token
 from tests.proxy.recording.open_recorder import open_recorder
-from tests.store.house import PROFILES
+from tests.store.running_store import PROFILES
 
 
 def _pack_secret(secret: str) -> bytes:

@@ -113,8 +113,8 @@ def test_the_last_run_is_the_newest_that_is_not_the_remains_of_a_replay(runs: li
 
 
 async def test_what_is_recorded_beside_a_replay_of_the_last_run_does_not_take_its_name(here: Path) -> None:
-    house = cast(CommandProcesses, StoreServer(*RUNS[3:], data=here / "data"))
+    processes = cast(CommandProcesses, StoreServer(*RUNS[3:], data=here / "data"))
     async with AsyncExitStack() as stack:
-        assert (await Generations.begin(house, "replay-1", "last", stack)).recording == "night"
+        assert (await Generations.begin(processes, "replay-1", "last", stack)).recording == "night"
         file = str(write_bundle(here / "night.jsonl"))
-        assert (await Generations.begin(house, "replay-1", file, stack)).recording == file
+        assert (await Generations.begin(processes, "replay-1", file, stack)).recording == file

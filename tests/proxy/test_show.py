@@ -25,7 +25,7 @@ from proxy.terminal.render_run import (
 from store.proof.run_check import Erasure, RunCheck
 from store.proof.verdict import SealState, conclude, verification_shape
 from tests.proxy.test_cli_words import call
-from tests.store.house import EXAMPLE
+from tests.store.running_store import EXAMPLE
 from tests.store.samples import NOON, exchange, model_call
 
 DIED = "the worker died before the exchange ended"

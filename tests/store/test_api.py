@@ -11,14 +11,16 @@ from calls.redaction.redactor import Redactor
 from store.bundle.bundle import load_bundle
 from store.database.connection import Database
 from store.query.call_reader import CallReader
-from tests.store.house import EXAMPLE, RUN, import_bundle, is_problem, open_house
+from tests.store.running_store import EXAMPLE, RUN, import_bundle, is_problem, open_store
 
 # Runs
 
 
 async def test_a_run_is_made_named_labelled_pinned_ended_and_deleted(tmp_path: Path, database: Database) -> None:
-    async with open_house(tmp_path / "spool", database) as house:
-        made = (await house.api.put("/v1/runs/night", json={"name": "Night", "labels": {"a": "1", "b": "2"}})).json()
+    async with open_store(tmp_path / "spool", database) as running_store:
+        made = (
+            await running_store.api.put("/v1/runs/night", json={"name": "Night", "labels": {"a": "1", "b": "2"}})
+        ).json()
         assert (made["id"], made["name"], made["labels"], made["ended_at"]) == (
             "night",
             "Night",
@@ -26,23 +28,25 @@ async def test_a_run_is_made_named_labelled_pinned_ended_and_deleted(tmp_path: P
             None,
         )
         changes = {"labels": {"a": None, "c": "3"}, "pinned": True, "ended": True}
-        changed = (await house.api.patch("/v1/runs/night", json=changes)).json()
+        changed = (await running_store.api.patch("/v1/runs/night", json=changes)).json()
         assert (changed["labels"], changed["pinned"]) == ({"b": "2", "c": "3"}, True)
         assert changed["ended_at"] is not None
-        assert (await house.api.put("/v1/runs/night")).json()["ended_at"] is None, "a later request opens it again"
-        assert (await house.api.delete("/v1/runs/night")).status_code == 200
-        is_problem(await house.api.get("/v1/runs/night"), 404, "unknown_run")
-        is_problem(await house.api.delete("/v1/runs/night"), 404, "unknown_run")
+        assert (await running_store.api.put("/v1/runs/night")).json()["ended_at"] is None, (
+            "a later request opens it again"
+        )
+        assert (await running_store.api.delete("/v1/runs/night")).status_code == 200
+        is_problem(await running_store.api.get("/v1/runs/night"), 404, "unknown_run")
+        is_problem(await running_store.api.delete("/v1/runs/night"), 404, "unknown_run")
 
 
 async def test_runs_are_listed_newest_first_page_by_page(tmp_path: Path, database: Database) -> None:
-    async with open_house(tmp_path / "spool", database) as house:
+    async with open_store(tmp_path / "spool", database) as running_store:
         for n in range(5):
-            await house.api.put(f"/v1/runs/run-{n}")
+            await running_store.api.put(f"/v1/runs/run-{n}")
         seen, cursor = [], None
         while True:
             page = (
-                await house.api.get("/v1/runs", params={"limit": 2} | ({"cursor": cursor} if cursor else {}))
+                await running_store.api.get("/v1/runs", params={"limit": 2} | ({"cursor": cursor} if cursor else {}))
             ).json()
             seen += [run["id"] for run in page["items"]]
             cursor = page["next"]
@@ -80,11 +84,11 @@ NARROWED = {
 
 
 async def test_lists_are_narrowed_by_the_contract_s_filters(tmp_path: Path, database: Database) -> None:
-    async with open_house(tmp_path / "spool", database) as house:
-        await import_bundle(house)
+    async with open_store(tmp_path / "spool", database) as running_store:
+        await import_bundle(running_store)
         for query, found in NARROWED.items():
             for noun in ("runs", "calls"):
-                answer = await house.api.get(f"/v1/{noun}?{query}")
+                answer = await running_store.api.get(f"/v1/{noun}?{query}")
                 assert answer.status_code == 200, answer.text
                 assert bool(answer.json()["items"]) == found, (noun, query)
 
@@ -93,23 +97,23 @@ async def test_lists_are_narrowed_by_the_contract_s_filters(tmp_path: Path, data
 
 
 async def test_a_run_s_calls_come_in_the_order_of_their_steps(tmp_path: Path, database: Database) -> None:
-    async with open_house(tmp_path / "spool", database) as house:
-        await import_bundle(house)
-        answer = (await house.api.get(f"/v1/runs/{RUN}/calls?settled=true&fields=*")).json()
+    async with open_store(tmp_path / "spool", database) as running_store:
+        await import_bundle(running_store)
+        answer = (await running_store.api.get(f"/v1/runs/{RUN}/calls?settled=true&fields=*")).json()
         assert [call["step"] for call in answer["items"]] == [1, 2, 3]
         assert (answer["settled"], answer["next"]) == (True, None)
         last = answer["items"][2]
         assert last["answer"]["choices"][0]["message"]["content"] == last["text"]
-        assert (await house.api.get(f"/v1/calls/{last['id']}")).json() == last
+        assert (await running_store.api.get(f"/v1/calls/{last['id']}")).json() == last
 
 
 async def test_a_stored_body_comes_back_exactly_and_no_browser_acts_on_it(tmp_path: Path, database: Database) -> None:
-    async with open_house(tmp_path / "spool", database) as house:
-        await import_bundle(house)
+    async with open_store(tmp_path / "spool", database) as running_store:
+        await import_bundle(running_store)
         for exchange in load_bundle(EXAMPLE).exchanges:
             assert exchange.response is not None
             for side, body in (("request", exchange.request.body), ("response", exchange.response.body)):
-                answer = await house.api.get(f"/v1/exchanges/{exchange.id}/{side}")
+                answer = await running_store.api.get(f"/v1/exchanges/{exchange.id}/{side}")
                 assert answer.content == body.data
                 assert "content-encoding" not in answer.headers
                 assert answer.headers["content-type"] == "application/octet-stream"
@@ -117,19 +121,19 @@ async def test_a_stored_body_comes_back_exactly_and_no_browser_acts_on_it(tmp_pa
                 assert answer.headers["x-content-type-options"] == "nosniff"
                 assert "sandbox" in answer.headers["content-security-policy"]
                 assert answer.headers["cache-control"] == "no-store"
-        gzipped = await house.api.get(f"/v1/exchanges/{load_bundle(EXAMPLE).exchanges[1].id}/response")
+        gzipped = await running_store.api.get(f"/v1/exchanges/{load_bundle(EXAMPLE).exchanges[1].id}/response")
         assert gzipped.headers["playhead-content-encoding"] == "gzip"
         assert gzipped.headers["playhead-content-type"] == "application/json"
 
 
 async def test_an_exchange_and_its_chunks_are_told_in_the_contract_s_form(tmp_path: Path, database: Database) -> None:
-    async with open_house(tmp_path / "spool", database) as house:
-        await import_bundle(house)
+    async with open_store(tmp_path / "spool", database) as running_store:
+        await import_bundle(running_store)
         streamed = load_bundle(EXAMPLE).exchanges[2]
-        told = (await house.api.get(f"/v1/exchanges/{streamed.id}")).json()
+        told = (await running_store.api.get(f"/v1/exchanges/{streamed.id}")).json()
         assert (told["run"], told["step"], told["method"], told["status"], told["chunks"]) == (RUN, 3, "POST", 200, 3)
         assert re.fullmatch(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{6}Z", told["started_at"])
-        chunks = (await house.api.get(f"/v1/exchanges/{streamed.id}/chunks")).json()["items"]
+        chunks = (await running_store.api.get(f"/v1/exchanges/{streamed.id}/chunks")).json()["items"]
         assert streamed.response is not None
         assert [(one["at_ns"], one["offset"], one["size"]) for one in chunks if one["side"] == "response"] == [
             (chunk.at, chunk.offset, chunk.size) for chunk in streamed.response.body.chunks
@@ -137,9 +141,9 @@ async def test_an_exchange_and_its_chunks_are_told_in_the_contract_s_form(tmp_pa
 
 
 async def test_a_call_is_explained(tmp_path: Path, database: Database) -> None:
-    async with open_house(tmp_path / "spool", database) as house:
-        await import_bundle(house)
-        told = (await house.api.get(f"/v1/calls/{load_bundle(EXAMPLE).exchanges[2].id}/explain")).json()
+    async with open_store(tmp_path / "spool", database) as running_store:
+        await import_bundle(running_store)
+        told = (await running_store.api.get(f"/v1/calls/{load_bundle(EXAMPLE).exchanges[2].id}/explain")).json()
         assert told["key"] == told["stored_key"]
         assert told["selected"]["path"] == "/v1/chat/completions"
 
@@ -150,27 +154,27 @@ async def test_a_run_that_is_deleted_while_it_is_told_of_is_not_there(
     fetched, opened_up = CallReader._rows_by_id, CallReader._needed_parts
 
     async def between(self: CallReader, *what: Any) -> Any:
-        await house.api.delete(f"/v1/runs/{RUN}")
+        await running_store.api.delete(f"/v1/runs/{RUN}")
         return await opened_up(self, *what)
 
     async def too_late(self: CallReader, ids: Iterable[str]) -> Any:
-        await house.api.delete(f"/v1/runs/{RUN}")
+        await running_store.api.delete(f"/v1/runs/{RUN}")
         return await fetched(self, ids)
 
-    async with open_house(tmp_path / "spool", database) as house:
-        await import_bundle(house)
-        call = (await house.api.get(f"/v1/runs/{RUN}/calls")).json()["items"][0]["id"]
+    async with open_store(tmp_path / "spool", database) as running_store:
+        await import_bundle(running_store)
+        call = (await running_store.api.get(f"/v1/runs/{RUN}/calls")).json()["items"][0]["id"]
         monkeypatch.setattr(CallReader, "_rows_by_id", too_late)
-        is_problem(await house.api.get(f"/v1/calls/{call}"), 404, "unknown_call")
+        is_problem(await running_store.api.get(f"/v1/calls/{call}"), 404, "unknown_call")
         monkeypatch.undo()
-        await import_bundle(house)
+        await import_bundle(running_store)
         monkeypatch.setattr(CallReader, "_rows_by_id", too_late)
         # Summaries need no exchanges.
-        assert (await house.api.get(f"/v1/runs/{RUN}/calls?fields=*")).json()["items"] == []
+        assert (await running_store.api.get(f"/v1/runs/{RUN}/calls?fields=*")).json()["items"] == []
         monkeypatch.undo()
-        await import_bundle(house)
+        await import_bundle(running_store)
         monkeypatch.setattr(CallReader, "_needed_parts", between)
-        assert (await house.api.get(f"/v1/exchanges/{call}/response")).status_code == 200
+        assert (await running_store.api.get(f"/v1/exchanges/{call}/response")).status_code == 200
 
 
 async def test_what_a_client_says_of_a_run_is_redacted(tmp_path: Path, database: Database) -> None:
@@ -178,14 +182,14 @@ async def test_what_a_client_says_of_a_run_is_redacted(tmp_path: Path, database:
     said, labels = f"connected to https://x:{secret}@10.0.0.1", {f"key {secret}": "v", "plain": f"is {secret}"}
     labels["db_password"] = named = "a9 of the vault"
     clean = Redactor(key=b"k" * 32).redact_text
-    async with open_house(tmp_path / "spool", database, clean=clean, mode="auto") as house:
+    async with open_store(tmp_path / "spool", database, clean=clean, mode="auto") as running_store:
         sent = (
             ("PUT", "r", {"name": said, "labels": labels}),
             ("PATCH", "r", {"name": said, "labels": labels}),
             ("POST", "r/gaps", {"gaps": [{"reason": said}]}),
         )
-        told = [await house.api.request(method, f"/v1/runs/{path}", json=body) for method, path, body in sent]
-        told += [await house.api.get(f"/v1/runs{path}") for path in ("", "/r", "/r/gaps", "/r/bundle")]
+        told = [await running_store.api.request(method, f"/v1/runs/{path}", json=body) for method, path, body in sent]
+        told += [await running_store.api.get(f"/v1/runs{path}") for path in ("", "/r", "/r/gaps", "/r/bundle")]
     assert {answer.status_code for answer in told} == {200, 201}
     assert not [answer.text for answer in told if secret in answer.text or named in answer.text]
     assert "connected to" in told[-1].text
@@ -193,14 +197,14 @@ async def test_what_a_client_says_of_a_run_is_redacted(tmp_path: Path, database:
 
 
 async def test_whoever_watches_a_command_adds_gaps_to_its_run(tmp_path: Path, database: Database) -> None:
-    async with open_house(tmp_path / "spool", database) as house:
-        await house.api.put("/v1/runs/r1", json={})
+    async with open_store(tmp_path / "spool", database) as running_store:
+        await running_store.api.put("/v1/runs/r1", json={})
         gaps = [{"reason": "a connection to 10.0.0.1:443", "count": 3}]
-        assert (await house.api.post("/v1/runs/r1/gaps", json={"gaps": gaps})).status_code == 201
-        found = (await house.api.get("/v1/runs/r1/gaps")).json()["items"]
-        run = (await house.api.get("/v1/runs/r1")).json()
-        none = await house.api.post("/v1/runs/r1/gaps", json={"gaps": []})
-        nobody = await house.api.post("/v1/runs/r2/gaps", json={"gaps": gaps})
+        assert (await running_store.api.post("/v1/runs/r1/gaps", json={"gaps": gaps})).status_code == 201
+        found = (await running_store.api.get("/v1/runs/r1/gaps")).json()["items"]
+        run = (await running_store.api.get("/v1/runs/r1")).json()
+        none = await running_store.api.post("/v1/runs/r1/gaps", json={"gaps": []})
+        nobody = await running_store.api.post("/v1/runs/r2/gaps", json={"gaps": gaps})
     assert "10.0.0.1:443" in found[0]["reason"]
     assert (run["complete"], run["gaps"] >= 1) == (False, True)
     assert (none.status_code, nobody.status_code) == (422, 404)

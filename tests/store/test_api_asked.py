@@ -16,7 +16,7 @@ from store.api.parameters import RUN_ID_PATTERN
 from store.bundle.bundle import Bundle, bundle_lines, read_bundle
 from store.database.connection import Database
 from store.query.rest_shapes import ns_of, rfc3339
-from tests.store.house import House, import_bundle, is_problem, open_house
+from tests.store.running_store import RunningStore, import_bundle, is_problem, open_store
 
 CONTRACT = {
     *("id", "run", "served", "missed", "unused", "live", "edited", "ambiguous", "drift", "first_divergence", "verdict")
@@ -24,22 +24,24 @@ CONTRACT = {
 SAID = "In Reykjavík it rains"
 
 
-async def get_items(house: House, path: str, **query: str) -> list[dict[str, Any]]:
-    answer = await house.api.get(f"/v1/{path}", params=query)
+async def get_items(running_store: RunningStore, path: str, **query: str) -> list[dict[str, Any]]:
+    answer = await running_store.api.get(f"/v1/{path}", params=query)
     assert answer.status_code == 200, answer.text
     items: list[dict[str, Any]] = answer.json()["items"]
     return items
 
 
 async def test_what_a_model_said_and_what_it_asked_of_tools_is_found(tmp_path: Path, database: Database) -> None:
-    async with open_house(tmp_path, database) as house:
-        run = (await import_bundle(house))["id"]
+    async with open_store(tmp_path, database) as running_store:
+        run = (await import_bundle(running_store))["id"]
         for words in (SAID, "IT RAINS", '{"city":"Reykjavík"}', "weather {", "reykjavik", run[3:9]):
-            assert [one["id"] for one in await get_items(house, "runs", q=words, settled="true")] == [run], words
-        assert [call["step"] for call in await get_items(house, "calls", q=SAID)] == [3]
-        assert [call["step"] for call in await get_items(house, "calls", q='{"city":"Reykjavík"}')] == [2, 1]
+            assert [one["id"] for one in await get_items(running_store, "runs", q=words, settled="true")] == [run], (
+                words
+            )
+        assert [call["step"] for call in await get_items(running_store, "calls", q=SAID)] == [3]
+        assert [call["step"] for call in await get_items(running_store, "calls", q='{"city":"Reykjavík"}')] == [2, 1]
         for words in ("Oslo", "_ain", "reykjavix"):
-            assert await get_items(house, "runs", q=words) == [], words
+            assert await get_items(running_store, "runs", q=words) == [], words
 
 
 @given(st.text(alphabet="._:-aZ9/", max_size=5) | st.integers(125, 130).map(lambda size: "." * size))
@@ -50,20 +52,20 @@ def test_the_api_takes_for_a_run_s_id_what_the_worker_takes(text: str) -> None:
 async def test_a_parameter_that_we_do_not_know_is_refused_by_name_and_a_time_that_is_none_in_one_sentence(
     tmp_path: Path, database: Database
 ) -> None:
-    async with open_house(tmp_path, database) as house:
+    async with open_store(tmp_path, database) as running_store:
         for path, name in (
             ("/v1/runs?modle=gpt-5", "modle"),
             ("/v1/runs/x?settle=true", "settle"),
             ("/healthz?verbose", "verbose"),
         ):
-            told = is_problem(await house.api.get(path), 400, "unknown_parameter")
+            told = is_problem(await running_store.api.get(path), 400, "unknown_parameter")
             assert repr(name) in told["detail"]
             assert told["known"] == sorted(told["known"])
             if "runs?" in path:
                 assert {"model", "since", "q", "cursor"} <= set(told["known"])
                 assert "model, operation" in told["detail"]
         for text in ("garbage", "2026-02-30T00:00:00Z", "2026-01-01T00:00:00", "\ud7ff", " "):
-            told = is_problem(await house.api.get("/v1/runs", params={"since": text}), 422, "invalid_request")
+            told = is_problem(await running_store.api.get("/v1/runs", params={"since": text}), 422, "invalid_request")
             assert told["detail"] == (
                 f"invalid time since={text}: use a date and time with its offset, such as 2026-11-21T18:30:00Z"
             )
@@ -71,55 +73,57 @@ async def test_a_parameter_that_we_do_not_know_is_refused_by_name_and_a_time_tha
 
 async def test_the_first_report_of_a_replay_has_all_that_later_ones_have(tmp_path: Path, database: Database) -> None:
     later = build_report(Tally(), replay="r", run="x", recorded=3, unused_steps=[], unused=3, allow_unused=False)
-    async with open_house(tmp_path, database, mode="auto") as house:
-        run = (await import_bundle(house))["id"]
-        first = (await house.api.post("/v1/replays", json={"run": run, "id": "r"})).json()
-        assert (await house.api.get("/v1/replays/r")).json() == first
+    async with open_store(tmp_path, database, mode="auto") as running_store:
+        run = (await import_bundle(running_store))["id"]
+        first = (await running_store.api.post("/v1/replays", json={"run": run, "id": "r"})).json()
+        assert (await running_store.api.get("/v1/replays/r")).json() == first
         requested = first.pop("requested")  # the worker writes them with its own report
         assert (requested["overrides"], requested["fork"]) == ([], None)
         assert first == {name: later[name] for name in first} | {"run": run, "verdict": "unknown"}
         assert first.keys() >= CONTRACT
 
 
-async def export_run(house: House, run: str) -> bytes:
-    answer = await house.api.get(f"/v1/runs/{run}/bundle?proof=false")
+async def export_run(running_store: RunningStore, run: str) -> bytes:
+    answer = await running_store.api.get(f"/v1/runs/{run}/bundle?proof=false")
     assert answer.status_code == 200
     return answer.content
 
 
 async def test_a_bundle_that_was_imported_is_exported_as_the_same_bytes(tmp_path: Path, database: Database) -> None:
-    async with open_house(tmp_path, database) as house:
-        run = (await import_bundle(house))["id"]
+    async with open_store(tmp_path, database) as running_store:
+        run = (await import_bundle(running_store))["id"]
         for change in ({}, {"pinned": True, "labels": {"a": "b"}}, {"ended": True}, {"name": "the umbrella"}):
-            assert (await house.api.patch(f"/v1/runs/{run}", json=change)).status_code == 200
-            before = await export_run(house, run)
-            assert (await house.api.delete(f"/v1/runs/{run}")).status_code == 200
-            await import_bundle(house, before)
-            assert await export_run(house, run) == before
+            assert (await running_store.api.patch(f"/v1/runs/{run}", json=change)).status_code == 200
+            before = await export_run(running_store, run)
+            assert (await running_store.api.delete(f"/v1/runs/{run}")).status_code == 200
+            await import_bundle(running_store, before)
+            assert await export_run(running_store, run) == before
 
 
 async def test_what_only_a_run_says_of_itself_travels(tmp_path: Path, database: Database) -> None:
-    async with open_house(tmp_path, database) as house:
-        run = (await import_bundle(house))["id"]
-        bundle = read_bundle((await export_run(house, run)).splitlines(keepends=True))
-        await house.api.delete(f"/v1/runs/{run}")
+    async with open_store(tmp_path, database) as running_store:
+        run = (await import_bundle(running_store))["id"]
+        bundle = read_bundle((await export_run(running_store, run)).splitlines(keepends=True))
+        await running_store.api.delete(f"/v1/runs/{run}")
         began = "2026-11-21T22:00:00.000001Z"
-        told = await import_bundle(house, told_otherwise(bundle, started_at=began, parent="first-try", forked_at=2))
+        told = await import_bundle(
+            running_store, told_otherwise(bundle, started_at=began, parent="first-try", forked_at=2)
+        )
         assert (told["started_at"], told["parent"], told["forked_at"]) == (began, "first-try", 2)
-        before = await export_run(house, run)
-        await house.api.delete(f"/v1/runs/{run}")
-        await import_bundle(house, before)
-        assert await export_run(house, run) == before
+        before = await export_run(running_store, run)
+        await running_store.api.delete(f"/v1/runs/{run}")
+        await import_bundle(running_store, before)
+        assert await export_run(running_store, run) == before
 
 
 async def test_what_cannot_be_is_not_believed(tmp_path: Path, database: Database) -> None:
-    async with open_house(tmp_path, database) as house:
-        first = await import_bundle(house)
-        bundle = read_bundle((await export_run(house, first["id"])).splitlines(keepends=True))
+    async with open_store(tmp_path, database) as running_store:
+        first = await import_bundle(running_store)
+        bundle = read_bundle((await export_run(running_store, first["id"])).splitlines(keepends=True))
         for time in ("9999-01-01T00:00:00.000000Z", "soon", 7, "1969-01-01T00:00:00.000000Z"):
-            await house.api.delete(f"/v1/runs/{first['id']}")
+            await running_store.api.delete(f"/v1/runs/{first['id']}")
             told = await import_bundle(
-                house, told_otherwise(bundle, started_at=time, ended_at=time, forked_at=-1, parent=7)
+                running_store, told_otherwise(bundle, started_at=time, ended_at=time, forked_at=-1, parent=7)
             )
             assert (told["started_at"], told["ended_at"]) == (first["started_at"], told["active_at"]), time
             assert (told["parent"], told["forked_at"]) == (None, None), time
@@ -142,8 +146,8 @@ def test_any_text_is_a_time_or_none(text: Any) -> None:
 
 
 async def test_the_page_for_people_is_styled_by_nothing_but_its_own_sheet(tmp_path: Path, database: Database) -> None:
-    async with open_house(tmp_path, database) as house:
-        answer = await house.api.get("/docs")
+    async with open_store(tmp_path, database) as running_store:
+        answer = await running_store.api.get("/docs")
         sheet = re.search(r"<style>(.*?)</style>", answer.text, re.DOTALL)
         assert sheet
         digest = base64.b64encode(hashlib.sha256(sheet[1].encode()).digest()).decode()
@@ -152,7 +156,7 @@ async def test_the_page_for_people_is_styled_by_nothing_but_its_own_sheet(tmp_pa
         assert "default-src 'none'" in policy
         assert "unsafe" not in policy
         assert " style=" not in answer.text
-        paths = json.loads((await house.api.get("/openapi.json")).content)["paths"]
+        paths = json.loads((await running_store.api.get("/openapi.json")).content)["paths"]
         for path, methods in paths.items():
             for method in methods:
                 assert f"<code>{method.upper()} {path}</code>" in answer.text

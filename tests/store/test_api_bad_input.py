@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from store.database.connection import Database
-from tests.store.house import RUN, House, import_bundle, is_problem, open_house
+from tests.store.running_store import RUN, RunningStore, import_bundle, is_problem, open_store
 
 TOKEN = "correct-horse-battery-staple"
 
@@ -79,27 +79,27 @@ REFUSED = {
 """By request: the status, the kind of problem, and what its detail names."""
 
 
-async def _cursors(house: House) -> dict[str, str]:
+async def _cursors(running_store: RunningStore) -> dict[str, str]:
     """A cursor of each list."""
-    return {what: (await house.api.get(f"/v1/{what}?limit=1")).json()["next"] for what in ("runs", "calls")}
+    return {what: (await running_store.api.get(f"/v1/{what}?limit=1")).json()["next"] for what in ("runs", "calls")}
 
 
-async def _list_items(house: House) -> Any:
+async def _list_items(running_store: RunningStore) -> Any:
     """What is stored."""
-    return [(await house.api.get(f"/v1/{what}?limit=500")).json()["items"] for what in ("runs", "calls")]
+    return [(await running_store.api.get(f"/v1/{what}?limit=500")).json()["items"] for what in ("runs", "calls")]
 
 
 async def test_bad_input_is_one_problem_each_and_changes_nothing(tmp_path: Path, database: Database) -> None:
-    async with open_house(tmp_path / "spool", database, follows=False) as house:
-        await import_bundle(house)
-        await house.api.put("/v1/runs/second")
-        before, cursors = await _list_items(house), await _cursors(house)
+    async with open_store(tmp_path / "spool", database, follows=False) as running_store:
+        await import_bundle(running_store)
+        await running_store.api.put("/v1/runs/second")
+        before, cursors = await _list_items(running_store), await _cursors(running_store)
         for path, (status, name, named) in REFUSED.items():
             asked = path.replace("{runs}", cursors["runs"]).replace("{calls}", cursors["calls"])
-            problem = is_problem(await house.api.get(asked), status, name)
+            problem = is_problem(await running_store.api.get(asked), status, name)
             assert named in problem["detail"], (path, problem["detail"])
             assert len(problem["detail"]) < 1500, path
-        assert await _list_items(house) == before
+        assert await _list_items(running_store) == before
 
 
 TOKENS = {
@@ -119,9 +119,9 @@ async def test_a_bad_token_is_one_problem_whatever_is_asked(
     token: str | bytes | None, tmp_path: Path, database: Database
 ) -> None:
     headers = {} if token is None else {b"authorization": token if isinstance(token, bytes) else token.encode()}
-    async with open_house(tmp_path / "spool", database, tokens=(TOKEN,), follows=False) as house:
+    async with open_store(tmp_path / "spool", database, tokens=(TOKEN,), follows=False) as running_store:
         for path in ("/v1/runs", "/v1/runs/never", "/v1/nothing", "/openapi.json", "/v1/calls?limit=x"):
-            answer = await house.api.get(path, headers=headers)
+            answer = await running_store.api.get(path, headers=headers)
             is_problem(answer, 401, "token_required")
             assert answer.headers["www-authenticate"] == "Bearer"
 
@@ -129,18 +129,18 @@ async def test_a_bad_token_is_one_problem_whatever_is_asked(
 async def test_a_run_that_is_deleted_while_it_is_paged_is_a_404_and_the_other_lists_go_on(
     tmp_path: Path, database: Database
 ) -> None:
-    async with open_house(tmp_path / "spool", database) as house:
-        await import_bundle(house)
-        content = (await house.api.get(f"/v1/runs/{RUN}/bundle")).content
-        assert (await house.api.post("/v1/import?as=other", content=content)).status_code == 201
-        first = (await house.api.get(f"/v1/runs/{RUN}/calls?limit=1")).json()
-        all_calls = (await house.api.get("/v1/calls?limit=1")).json()
-        everything = (await house.api.get("/v1/calls?limit=500")).json()["items"]
-        await house.api.delete(f"/v1/runs/{RUN}")
+    async with open_store(tmp_path / "spool", database) as running_store:
+        await import_bundle(running_store)
+        content = (await running_store.api.get(f"/v1/runs/{RUN}/bundle")).content
+        assert (await running_store.api.post("/v1/import?as=other", content=content)).status_code == 201
+        first = (await running_store.api.get(f"/v1/runs/{RUN}/calls?limit=1")).json()
+        all_calls = (await running_store.api.get("/v1/calls?limit=1")).json()
+        everything = (await running_store.api.get("/v1/calls?limit=500")).json()["items"]
+        await running_store.api.delete(f"/v1/runs/{RUN}")
 
-        following = await house.api.get(f"/v1/runs/{RUN}/calls", params={"limit": 1, "cursor": first["next"]})
+        following = await running_store.api.get(f"/v1/runs/{RUN}/calls", params={"limit": 1, "cursor": first["next"]})
         assert RUN in is_problem(following, 404, "unknown_run")["detail"]
-        rest = (await house.api.get("/v1/calls", params={"limit": 500, "cursor": all_calls["next"]})).json()
+        rest = (await running_store.api.get("/v1/calls", params={"limit": 500, "cursor": all_calls["next"]})).json()
         seen = {call["id"] for call in (*all_calls["items"], *rest["items"])}
         kept = {call["id"] for call in everything if call["run"] == "other"}
         assert kept <= seen, "every call of the other run is listed"

@@ -23,7 +23,7 @@ from store.database.schema_version import SCHEMA
 from store.ingest.batch_writer import BatchWriter
 from store.query.rows_export import NAMED
 from tests.store import exchanges as made
-from tests.store.house import EXAMPLE, PROFILES, RUN, House, import_bundle, is_problem, open_house
+from tests.store.running_store import EXAMPLE, PROFILES, RUN, RunningStore, import_bundle, is_problem, open_store
 from tests.store.samples import NOON, uuid7
 
 
@@ -40,8 +40,8 @@ def content(run: str, exchanges: list[Exchange], *gaps: Gap) -> bytes:
     )
 
 
-async def fetch_bundle(house: House, run: str) -> Bundle:
-    answer = await house.api.get(f"/v1/runs/{run}/bundle")
+async def fetch_bundle(running_store: RunningStore, run: str) -> Bundle:
+    answer = await running_store.api.get(f"/v1/runs/{run}/bundle")
     assert answer.status_code == 200, answer.text
     return read_bundle(answer.content.splitlines(keepends=True))
 
@@ -49,27 +49,27 @@ async def fetch_bundle(house: House, run: str) -> Bundle:
 async def test_a_bundle_goes_out_as_it_came_in_the_same_each_time_and_is_there_once(
     tmp_path: Path, database: Database
 ) -> None:
-    async with open_house(tmp_path / "spool", database, follows=False) as house:
-        assert (await import_bundle(house))["imported"] == 3
-        again, example = await fetch_bundle(house, RUN), load_bundle(EXAMPLE)
+    async with open_store(tmp_path / "spool", database, follows=False) as running_store:
+        assert (await import_bundle(running_store))["imported"] == 3
+        again, example = await fetch_bundle(running_store, RUN), load_bundle(EXAMPLE)
         assert again.exchanges == example.exchanges
         assert [entry.call and entry.call["text"] for entry in again.entries] == [
             entry.call and entry.call["text"] for entry in example.entries
         ]
         assert again.profiles == PROFILES.digest
-        one, two = [(await house.api.get(f"/v1/runs/{RUN}/bundle")).content for _ in range(2)]
+        one, two = [(await running_store.api.get(f"/v1/runs/{RUN}/bundle")).content for _ in range(2)]
         assert one == two
         # Its own name is no other name.
         for path in ("/v1/import", f"/v1/import?as={RUN}"):
-            sent = await house.api.post(path, content=EXAMPLE.read_bytes())
+            sent = await running_store.api.post(path, content=EXAMPLE.read_bytes())
             assert (sent.status_code, sent.json()["imported"], sent.json()["calls"]) == (200, 0, 3), path
 
 
 async def test_every_exchange_of_a_long_run_is_in_its_bundle(tmp_path: Path, database: Database) -> None:
     many = [each for n in range(90) for each in conversation("long", 3 * n)]
-    async with open_house(tmp_path / "spool", database, follows=False) as house:
-        assert (await import_bundle(house, content("long", many)))["imported"] == 270
-        bundle = await fetch_bundle(house, "long")
+    async with open_store(tmp_path / "spool", database, follows=False) as running_store:
+        assert (await import_bundle(running_store, content("long", many)))["imported"] == 270
+        bundle = await fetch_bundle(running_store, "long")
         assert bundle.exchanges == many
         nths = [entry.call["nth"] for entry in bundle.entries if entry.call]
         assert sorted(nths) == sorted(list(range(90)) * 3)
@@ -79,19 +79,19 @@ async def test_the_rows_of_a_run_are_its_bundle_with_only_the_keys_of_its_calls(
     tmp_path: Path, database: Database
 ) -> None:
     talk = conversation("long", count=30)
-    async with open_house(tmp_path / "spool", database, follows=False) as house:
-        await import_bundle(house)
-        await import_bundle(house, content("long", talk))
+    async with open_store(tmp_path / "spool", database, follows=False) as running_store:
+        await import_bundle(running_store)
+        await import_bundle(running_store, content("long", talk))
         for run in (RUN, "long"):
-            whole = await fetch_bundle(house, run)
-            rows = packed.read_rows((await house.api.get(f"/v1/runs/{run}/rows")).content)
+            whole = await fetch_bundle(running_store, run)
+            rows = packed.read_rows((await running_store.api.get(f"/v1/runs/{run}/rows")).content)
             assert (rows.exchanges, rows.profiles, rows.gaps) == (whole.exchanges, whole.profiles, whole.gaps)
             assert rows.run.items() <= whole.run.items()
             assert [entry.call for entry in rows.entries] == [
                 {name: entry.call[name] for name in ("key", "profile")} for entry in whole.entries if entry.call
             ]
             assert isinstance(rows.entries, packed.StoredRun)
-            named, same = packed.read_named_recording((await house.api.get(f"/v1/replays/{run}/rows")).content)
+            named, same = packed.read_named_recording((await running_store.api.get(f"/v1/replays/{run}/rows")).content)
             assert (named.run, named.requested, same and same.exchanges) == (run, None, rows.exchanges)
             in_short = [(*one[:-1], one.load_exchange()) for one in rows.entries.summaries()]
             assert in_short == [(*summarize_exchange(entry)[:-1], entry.exchange) for entry in whole.entries]
@@ -108,22 +108,22 @@ async def test_the_rows_of_a_run_are_read_by_one_statement(tmp_path: Path, datab
             yield connection
             connection.remove_query_logger(note)
 
-    async with open_house(tmp_path / "spool", database, follows=False) as house:
-        await import_bundle(house)
+    async with open_store(tmp_path / "spool", database, follows=False) as running_store:
+        await import_bundle(running_store)
         with (
             patch.object(database, "connection_by_keys", note_statements),
             patch.object(database, "connection", side_effect=AssertionError("a further statement takes longer")),
             patch.object(database, "transaction", side_effect=AssertionError("a transaction takes two more")),
         ):
-            assert (await house.api.get(f"/v1/replays/{RUN}/rows")).status_code == 200
+            assert (await running_store.api.get(f"/v1/replays/{RUN}/rows")).status_code == 200
     assert len(statements) == 1
 
 
 async def test_the_rows_of_a_run_are_not_planned_for_each_run_anew(tmp_path: Path, database: Database) -> None:
-    async with open_house(tmp_path / "spool", database, follows=False) as house:
-        await import_bundle(house)
+    async with open_store(tmp_path / "spool", database, follows=False) as running_store:
+        await import_bundle(running_store)
         for _ in range(2):
-            assert (await house.api.get(f"/v1/replays/{RUN}/rows")).status_code == 200
+            assert (await running_store.api.get(f"/v1/replays/{RUN}/rows")).status_code == 200
         async with database.connection_by_keys() as connection:
             plans = await connection.fetch(
                 "SELECT generic_plans, custom_plans FROM pg_prepared_statements WHERE statement = $1", NAMED
@@ -136,28 +136,28 @@ async def test_the_rows_of_a_run_are_not_planned_for_each_run_anew(tmp_path: Pat
 async def test_a_replay_that_has_the_name_of_a_run_is_answered_by_its_own_recording(
     member: str, tmp_path: Path, database: Database
 ) -> None:
-    async with open_house(tmp_path / "spool", database, follows=False) as house:
-        await import_bundle(house)
-        await import_bundle(house, content("fork", conversation("fork")))
+    async with open_store(tmp_path / "spool", database, follows=False) as running_store:
+        await import_bundle(running_store)
+        await import_bundle(running_store, content("fork", conversation("fork")))
         report = {"id": "fork", "run": RUN, member: {"overrides": [], "fork": None, "options": {}}}
-        writer = BatchWriter(database, project="default", profile=PROFILES.digest, signal=house.signal)
+        writer = BatchWriter(database, project="default", profile=PROFILES.digest, signal=running_store.signal)
         await writer.write_batch((), replays=[ReplayReported("fork", json.dumps(report).encode())])
         # What cannot be said of the run of that name does not matter.
         async with database.connection() as connection:
             await connection.execute("UPDATE exchanges SET request_digest = NULL WHERE run = 'fork'")
             await connection.execute("UPDATE runs SET bodies_erased_at = 1 WHERE id = 'fork'")
-        answer = await house.api.get("/v1/replays/fork/rows")
+        answer = await running_store.api.get("/v1/replays/fork/rows")
         named, recording = packed.read_named_recording(answer.content)
         assert (named.run, named.requested) == (RUN, report[member])
         assert recording is not None
-        assert recording.exchanges == (await fetch_bundle(house, RUN)).exchanges
-        is_problem(await house.api.get("/v1/runs/fork/rows"), 410)
+        assert recording.exchanges == (await fetch_bundle(running_store, RUN)).exchanges
+        is_problem(await running_store.api.get("/v1/runs/fork/rows"), 410)
 
 
 async def test_rows_that_break_off_or_are_of_another_version_are_refused(tmp_path: Path, database: Database) -> None:
-    async with open_house(tmp_path / "spool", database, follows=False) as house:
-        await import_bundle(house)
-        rows = (await house.api.get(f"/v1/runs/{RUN}/rows")).content
+    async with open_store(tmp_path / "spool", database, follows=False) as running_store:
+        await import_bundle(running_store)
+        rows = (await running_store.api.get(f"/v1/runs/{RUN}/rows")).content
     for size in range(len(packed.MAGIC), len(rows)):
         with pytest.raises(BadBundle, match="is incomplete"):
             packed.read_rows(rows[:size])
@@ -168,52 +168,52 @@ async def test_rows_that_break_off_or_are_of_another_version_are_refused(tmp_pat
 
 async def test_an_import_that_was_cut_off_is_completed_by_the_next(tmp_path: Path, database: Database) -> None:
     whole = conversation("half")
-    async with open_house(tmp_path / "spool", database, follows=False) as house:
-        await import_bundle(house, content("half", whole[:2]))
-        assert (await import_bundle(house, content("half", whole)))["imported"] == 1
-        assert (await fetch_bundle(house, "half")).exchanges == whole
+    async with open_store(tmp_path / "spool", database, follows=False) as running_store:
+        await import_bundle(running_store, content("half", whole[:2]))
+        assert (await import_bundle(running_store, content("half", whole)))["imported"] == 1
+        assert (await fetch_bundle(running_store, "half")).exchanges == whole
 
 
 async def test_gaps_come_along(tmp_path: Path, database: Database) -> None:
     whole = conversation("torn")
     gap = Gap("torn", NOON, "the spool was full", whole[0].id)
-    async with open_house(tmp_path / "spool", database, follows=False) as house:
-        run = await import_bundle(house, content("torn", whole, gap))
+    async with open_store(tmp_path / "spool", database, follows=False) as running_store:
+        run = await import_bundle(running_store, content("torn", whole, gap))
         assert (run["gaps"], run["complete"]) == (1, False)
-        assert (await fetch_bundle(house, "torn")).gaps == (gap,)
-        listed = (await house.api.get("/v1/runs/torn/gaps")).json()["items"]
+        assert (await fetch_bundle(running_store, "torn")).gaps == (gap,)
+        listed = (await running_store.api.get("/v1/runs/torn/gaps")).json()["items"]
         assert listed == [{"happened_at": "2026-11-21T12:00:00.000000Z", "reason": gap.reason, "exchange": whole[0].id}]
 
 
 async def test_a_bundle_can_be_imported_under_another_name_beside_the_first(tmp_path: Path, database: Database) -> None:
-    async with open_house(tmp_path / "spool", database, follows=False) as house:
-        await import_bundle(house)
+    async with open_store(tmp_path / "spool", database, follows=False) as running_store:
+        await import_bundle(running_store)
         for status in (201, 200):
-            answer = await house.api.post("/v1/import?as=second", content=EXAMPLE.read_bytes())
+            answer = await running_store.api.post("/v1/import?as=second", content=EXAMPLE.read_bytes())
             assert (answer.status_code, answer.json()["calls"]) == (status, 3)
-        first, second = await fetch_bundle(house, RUN), await fetch_bundle(house, "second")
+        first, second = await fetch_bundle(running_store, RUN), await fetch_bundle(running_store, "second")
         assert {each.run for each in second.exchanges} == {"second"}
         assert not {each.id for each in first.exchanges} & {each.id for each in second.exchanges}
         assert [each.request for each in first.exchanges] == [each.request for each in second.exchanges]
 
 
 async def test_a_different_run_of_the_same_name_is_never_touched(tmp_path: Path, database: Database) -> None:
-    async with open_house(tmp_path / "spool", database, follows=False) as house:
-        await import_bundle(house, content("night", conversation("night")))
-        before = await fetch_bundle(house, "night")
+    async with open_store(tmp_path / "spool", database, follows=False) as running_store:
+        await import_bundle(running_store, content("night", conversation("night")))
+        before = await fetch_bundle(running_store, "night")
         other = content("night", conversation("night", first=10))
-        told = is_problem(await house.api.post("/v1/import", content=other), 409, "run_exists")
+        told = is_problem(await running_store.api.post("/v1/import", content=other), 409, "run_exists")
         assert "?as=NAME" in told["detail"]
-        assert await fetch_bundle(house, "night") == before
+        assert await fetch_bundle(running_store, "night") == before
 
 
 async def test_exchanges_that_another_run_has_are_not_lost_in_silence(tmp_path: Path, database: Database) -> None:
-    async with open_house(tmp_path / "spool", database, follows=False) as house:
-        await import_bundle(house, content("one", conversation("one")))
+    async with open_store(tmp_path / "spool", database, follows=False) as running_store:
+        await import_bundle(running_store, content("one", conversation("one")))
         stolen = content("two", conversation("two"))
-        is_problem(await house.api.post("/v1/import", content=stolen), 409, "exchanges_exist")
-        is_problem(await house.api.get("/v1/runs/two"), 404)
-        assert (await fetch_bundle(house, "one")).exchanges == conversation("one")
+        is_problem(await running_store.api.post("/v1/import", content=stolen), 409, "exchanges_exist")
+        is_problem(await running_store.api.get("/v1/runs/two"), 404)
+        assert (await fetch_bundle(running_store, "one")).exchanges == conversation("one")
 
 
 def first(change: dict[str, object]) -> list[Exchange]:
@@ -239,26 +239,28 @@ IMPOSSIBLE: tuple[tuple[str, list[Exchange], str], ...] = (
 
 
 async def test_what_cannot_be_is_refused_and_nothing_of_it_is_stored(tmp_path: Path, database: Database) -> None:
-    async with open_house(tmp_path / "spool", database, follows=False) as house:
+    async with open_store(tmp_path / "spool", database, follows=False) as running_store:
         broken = EXAMPLE.read_bytes().replace(b"umbrella", b"umbrellb", 1)
-        told = is_problem(await house.api.post("/v1/import", content=broken), 422, "bad_bundle")
+        told = is_problem(await running_store.api.post("/v1/import", content=broken), 422, "bad_bundle")
         assert told["line"] == 2
         newer = seal_line(b'{"playhead":"bundle","format":3}')
-        told = is_problem(await house.api.post("/v1/import", content=newer), 422, "unknown_format")
+        told = is_problem(await running_store.api.post("/v1/import", content=newer), 422, "unknown_format")
         assert "version 3" in told["detail"]
         for run, exchanges, why in IMPOSSIBLE:
-            told = is_problem(await house.api.post("/v1/import", content=content(run, exchanges)), 422, "bad_bundle")
+            told = is_problem(
+                await running_store.api.post("/v1/import", content=content(run, exchanges)), 422, "bad_bundle"
+            )
             assert why in told["detail"], why
-        assert (await house.api.get("/v1/runs")).json()["items"] == []
+        assert (await running_store.api.get("/v1/runs")).json()["items"] == []
 
 
 async def test_a_bundle_that_no_memory_would_hold_is_not_imported(
     tmp_path: Path, database: Database, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     file = content("large", conversation("large", count=20))
-    async with open_house(tmp_path / "spool", database, follows=False) as house:
+    async with open_store(tmp_path / "spool", database, follows=False) as running_store:
         # Each request refers to the beginning of the one before.
         monkeypatch.setattr(imports, "LARGEST_UNPACKED", len(file))
-        is_problem(await house.api.post("/v1/import", content=file), 413, "too_large")
+        is_problem(await running_store.api.post("/v1/import", content=file), 413, "too_large")
         monkeypatch.setattr(imports, "LARGEST", len(file) - 1)
-        is_problem(await house.api.post("/v1/import", content=file), 413, "too_large")
+        is_problem(await running_store.api.post("/v1/import", content=file), 413, "too_large")

@@ -11,29 +11,29 @@ from store.database.connection import Database
 from store.diff.diff import compare_runs
 from store.diff.steps import StepReader
 from tests.store.agents import Agent
-from tests.store.house import PROFILES, House, import_bundle, is_problem, open_house
+from tests.store.running_store import PROFILES, RunningStore, import_bundle, is_problem, open_store
 
 READING = StepReader(profiles=PROFILES, clean=str)
 
 
 @pytest.fixture
-async def house(tmp_path: Path, database: Database) -> AsyncIterator[House]:
-    async with open_house(tmp_path / "spool", database, follows=False) as house:
-        yield house
+async def running_store(tmp_path: Path, database: Database) -> AsyncIterator[RunningStore]:
+    async with open_store(tmp_path / "spool", database, follows=False) as running_store:
+        yield running_store
 
 
-async def import_agent(house: House, name: str, agent: Agent) -> None:
+async def import_agent(running_store: RunningStore, name: str, agent: Agent) -> None:
     bundle = Bundle(
         run={"id": name}, profiles=PROFILES.digest, entries=tuple(Entry(exchange=each) for each in agent.run(name))
     )
-    await import_bundle(house, b"".join(bundle_lines(bundle)))
+    await import_bundle(running_store, b"".join(bundle_lines(bundle)))
 
 
-async def test_two_runs_of_the_store_differ_as_they_do_in_memory(house: House) -> None:
+async def test_two_runs_of_the_store_differ_as_they_do_in_memory(running_store: RunningStore) -> None:
     good, bad = Agent(), Agent(finds=lambda turn: {"found": "nothing" if turn == 1 else f"alpha {turn} beta"})
-    await import_agent(house, "good", good)
-    await import_agent(house, "bad", bad)
-    told = (await house.api.get("/v1/runs/good/diff/bad", params={"settled": "true"})).json()
+    await import_agent(running_store, "good", good)
+    await import_agent(running_store, "bad", bad)
+    told = (await running_store.api.get("/v1/runs/good/diff/bad", params={"settled": "true"})).json()
     assert told.pop("settled") is True
     assert told == compare_runs(("good", good.run("good")), ("bad", bad.run("bad")), READING)
     assert told["cause"]["words"].startswith(
@@ -41,30 +41,30 @@ async def test_two_runs_of_the_store_differ_as_they_do_in_memory(house: House) -
     )
 
 
-async def test_a_run_is_the_same_as_itself(house: House) -> None:
-    await import_agent(house, "good", Agent())
-    told = (await house.api.get("/v1/runs/good/diff/good")).json()
+async def test_a_run_is_the_same_as_itself(running_store: RunningStore) -> None:
+    await import_agent(running_store, "good", Agent())
+    told = (await running_store.api.get("/v1/runs/good/diff/good")).json()
     assert told["same"] is True
     assert told["cause"] is None
     assert told["pairs"] == []
 
 
-async def test_a_run_that_was_never_recorded_is_a_problem(house: House) -> None:
-    await import_agent(house, "good", Agent())
-    is_problem(await house.api.get("/v1/runs/good/diff/none"), 404, "unknown_run")
-    is_problem(await house.api.get("/v1/runs/no%20name/diff/good"), 422, "invalid_request")
+async def test_a_run_that_was_never_recorded_is_a_problem(running_store: RunningStore) -> None:
+    await import_agent(running_store, "good", Agent())
+    is_problem(await running_store.api.get("/v1/runs/good/diff/none"), 404, "unknown_run")
+    is_problem(await running_store.api.get("/v1/runs/no%20name/diff/good"), 422, "invalid_request")
 
 
 @pytest.mark.slow
 @pytest.mark.timeout(300)
-async def test_two_thousand_calls_are_compared_within_the_patience_of_a_person(house: House) -> None:
-    await import_agent(house, "good", Agent(turns=500, grows=False))
+async def test_two_thousand_calls_are_compared_within_the_patience_of_a_person(running_store: RunningStore) -> None:
+    await import_agent(running_store, "good", Agent(turns=500, grows=False))
     await import_agent(
-        house, "bad", Agent(turns=500, grows=False, finds=lambda turn: {"found": f"alpha {turn % 7} beta"})
+        running_store, "bad", Agent(turns=500, grows=False, finds=lambda turn: {"found": f"alpha {turn % 7} beta"})
     )
     # CPU time, the server's included, which runs here: wall-clock time would include other processes.
     began = time.process_time()
-    told = (await house.api.get("/v1/runs/good/diff/bad", timeout=100)).json()
+    told = (await running_store.api.get("/v1/runs/good/diff/bad", timeout=100)).json()
     assert time.process_time() - began < 7.5
     assert told["a"]["calls"] + told["b"]["calls"] == 2000
     assert told["equal_prefix"] == 15

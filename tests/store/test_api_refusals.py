@@ -19,7 +19,15 @@ from store.api.guard import PUBLIC, is_loopback, is_tokenless
 from store.api.parameters import refuse_unknown_parameters
 from store.database.connection import Database
 from store.query.call_reader import CallReader
-from tests.store.house import PROFILES, House, import_bundle, is_problem, make_ingester, open_house, serving_api
+from tests.store.running_store import (
+    PROFILES,
+    RunningStore,
+    import_bundle,
+    is_problem,
+    make_ingester,
+    open_store,
+    serving_api,
+)
 from tests.support.examples import many_examples
 
 TOKEN = "a-token-of-the-team"
@@ -42,7 +50,7 @@ def routes(database: Database, spools: Path) -> list[tuple[str, str]]:
 async def test_every_route_asks_for_the_token_of_the_api(tmp_path: Path, database: Database) -> None:
     data = datadir.open_data_dir(tmp_path / "data")
     own, recording, run = data.api_token(), data.recording_token(), data.run_tokens().claim("r")
-    async with open_house(tmp_path / "spool", database, tokens=[own], follows=False) as house:
+    async with open_store(tmp_path / "spool", database, tokens=[own], follows=False) as running_store:
         asked = routes(database, tmp_path / "spool")
         assert len(asked) > 20
         asked += [("GET", "/nothing"), ("DELETE", "/v1/runs"), ("OPTIONS", "/v1/runs/r"), ("TRACE", "/v1/runs/r")]
@@ -57,7 +65,9 @@ async def test_every_route_asks_for_the_token_of_the_api(tmp_path: Path, databas
         )
         for method, path in asked:
             for scheme in schemes:
-                answer = await house.api.request(method, path, headers={"authorization": scheme} if scheme else {})
+                answer = await running_store.api.request(
+                    method, path, headers={"authorization": scheme} if scheme else {}
+                )
                 if path in PUBLIC:
                     is_problem(answer, 404, "no_certificate")
                 elif path == "/v1/session" and method == "POST":
@@ -75,18 +85,18 @@ async def test_every_route_asks_for_the_token_of_the_api(tmp_path: Path, databas
 
 
 async def test_no_body_is_waited_for_without_the_token(tmp_path: Path, database: Database) -> None:
-    async with open_house(tmp_path / "spool", database, tokens=[TOKEN], follows=False) as house:
-        reader, writer = await asyncio.open_connection("127.0.0.1", house.api.base_url.port)
+    async with open_store(tmp_path / "spool", database, tokens=[TOKEN], follows=False) as running_store:
+        reader, writer = await asyncio.open_connection("127.0.0.1", running_store.api.base_url.port)
         writer.write(b"PUT /v1/runs/r HTTP/1.1\r\nHost: x\r\nContent-Length: 1000000000\r\n\r\n")
         assert (await reader.readline()).startswith(b"HTTP/1.1 401 ")
         writer.close()
 
 
 async def test_the_right_token_opens_them(tmp_path: Path, database: Database) -> None:
-    async with open_house(tmp_path / "spool", database, tokens=["another", TOKEN], follows=False) as house:
-        house.api.headers["authorization"] = f"bearer {TOKEN}"
+    async with open_store(tmp_path / "spool", database, tokens=["another", TOKEN], follows=False) as running_store:
+        running_store.api.headers["authorization"] = f"bearer {TOKEN}"
         for path in ("/v1/runs", "/docs", "/openapi.json", "/metrics"):
-            assert (await house.api.get(path)).status_code == 200
+            assert (await running_store.api.get(path)).status_code == 200
 
 
 @pytest.mark.parametrize("tokens", [(), (TOKEN,)])
@@ -110,17 +120,17 @@ OURS = ("localhost:1", "127.0.0.1", "127.8.8.8:80", "[::1]:8081", "playhead.loca
 
 
 async def test_only_a_loopback_name_is_ours(tmp_path: Path, database: Database) -> None:
-    async with open_house(tmp_path / "spool", database, follows=False) as house:
+    async with open_store(tmp_path / "spool", database, follows=False) as running_store:
         for host in FOREIGN:
-            is_problem(await house.api.get("/v1/runs", headers={"host": host}), 403, "foreign_host")
+            is_problem(await running_store.api.get("/v1/runs", headers={"host": host}), 403, "foreign_host")
         for host in OURS:
-            assert (await house.api.get("/v1/runs", headers={"host": host})).status_code == 200, host
+            assert (await running_store.api.get("/v1/runs", headers={"host": host})).status_code == 200, host
 
 
 async def test_with_a_token_the_store_server_may_have_any_name(tmp_path: Path, database: Database) -> None:
-    async with open_house(tmp_path / "spool", database, tokens=[TOKEN], follows=False) as house:
+    async with open_store(tmp_path / "spool", database, tokens=[TOKEN], follows=False) as running_store:
         headers = {"host": "store:8081", "authorization": f"Bearer {TOKEN}"}
-        assert (await house.api.get("/v1/runs", headers=headers)).status_code == 200
+        assert (await running_store.api.get("/v1/runs", headers=headers)).status_code == 200
 
 
 ELSEWHERE: tuple[dict[str, str], ...] = (
@@ -132,17 +142,19 @@ ELSEWHERE: tuple[dict[str, str], ...] = (
 
 
 async def test_a_page_of_another_site_is_refused(tmp_path: Path, database: Database) -> None:
-    async with open_house(tmp_path / "spool", database, follows=False) as house:
+    async with open_store(tmp_path / "spool", database, follows=False) as running_store:
         for headers in ELSEWHERE:
-            answer = await house.api.post("/v1/import", content=b"", headers={"content-type": "text/plain"} | headers)
+            answer = await running_store.api.post(
+                "/v1/import", content=b"", headers={"content-type": "text/plain"} | headers
+            )
             is_problem(answer, 403, "foreign_origin")
 
 
 async def test_our_own_page_is_not(tmp_path: Path, database: Database) -> None:
-    async with open_house(tmp_path / "spool", database, follows=False) as house:
-        origin = str(house.api.base_url).rstrip("/")
+    async with open_store(tmp_path / "spool", database, follows=False) as running_store:
+        origin = str(running_store.api.base_url).rstrip("/")
         headers = {"origin": origin, "sec-fetch-site": "same-origin"}
-        assert (await house.api.put("/v1/runs/a", headers=headers)).status_code == 200
+        assert (await running_store.api.put("/v1/runs/a", headers=headers)).status_code == 200
 
 
 FILTERS = (
@@ -220,9 +232,9 @@ BAD = (
 
 
 async def test_a_bad_request_is_a_problem_that_says_so(tmp_path: Path, database: Database) -> None:
-    async with open_house(tmp_path / "spool", database, follows=False) as house:
+    async with open_store(tmp_path / "spool", database, follows=False) as running_store:
         for method, path, status in BAD:
-            told = is_problem(await house.api.request(method, path), status)
+            told = is_problem(await running_store.api.request(method, path), status)
             assert len(told["detail"]) > 20
             assert "[A-Za-z" not in told["detail"], "an expression is no explanation"
 
@@ -230,13 +242,13 @@ async def test_a_bad_request_is_a_problem_that_says_so(tmp_path: Path, database:
 async def test_a_method_that_a_path_does_not_have_is_answered_with_those_that_it_has(
     tmp_path: Path, database: Database
 ) -> None:
-    async with open_house(tmp_path / "spool", database, follows=False) as house:
+    async with open_store(tmp_path / "spool", database, follows=False) as running_store:
         for path, methods in (
             ("/v1/runs/a", "DELETE, GET, PATCH, PUT"),
             ("/v1/runs", "GET"),
             ("/v1/session", "DELETE, GET, POST"),
         ):
-            answer = await house.api.request("OPTIONS", path)
+            answer = await running_store.api.request("OPTIONS", path)
             is_problem(answer, 405)
             assert answer.headers["allow"] == methods
 
@@ -253,17 +265,17 @@ BAD_WORDS: tuple[tuple[str, object, str], ...] = (
 
 
 async def test_a_bad_body_is_a_problem(tmp_path: Path, database: Database) -> None:
-    async with open_house(tmp_path / "spool", database, follows=False) as house:
-        await house.api.put("/v1/runs/a")
+    async with open_store(tmp_path / "spool", database, follows=False) as running_store:
+        await running_store.api.put("/v1/runs/a")
         for body in BAD_BODIES:
             headers = {"content-type": "application/json"}
-            answer = await house.api.patch("/v1/runs/a", content=body, headers=headers)
+            answer = await running_store.api.patch("/v1/runs/a", content=body, headers=headers)
             is_problem(answer, 400 if body == b"\xff" else 422)
         for path, sent, words in BAD_WORDS:
-            told = is_problem(await house.api.post(path, json=sent), 422)
+            told = is_problem(await running_store.api.post(path, json=sent), 422)
             assert words in told["detail"], told["detail"]
             assert "[A-Za-z" not in told["detail"], "an expression is no explanation"
-        plain = is_problem(await house.api.post("/v1/replays", content=b'{"run":"a"}'), 422)
+        plain = is_problem(await running_store.api.post("/v1/replays", content=b'{"run":"a"}'), 422)
         assert "with the header content-type: application/json" in plain["detail"]
 
 
@@ -293,14 +305,14 @@ async def test_no_query_makes_the_store_server_fail(tmp_path: Path, database: Da
         ["/v1/runs", "/v1/calls", "/v1/runs/{}", "/v1/calls/{}", "/v1/exchanges/{}/chunks", "/v1/replays/{}"]
     )
     loop = asyncio.get_running_loop()
-    async with open_house(tmp_path / "spool", database) as house:
-        await import_bundle(house)
+    async with open_store(tmp_path / "spool", database) as running_store:
+        await import_bundle(running_store)
 
         @settings(max_examples=many_examples(150), suppress_health_check=list(HealthCheck))
         @given(paths, words, st.dictionaries(names, words, max_size=3))
         def ask(path: str, word: str, query: dict[str, str]) -> None:
             url = path.replace("{}", quote(word, safe="") or "x")
-            answer = asyncio.run_coroutine_threadsafe(house.api.get(url, params=query), loop).result()
+            answer = asyncio.run_coroutine_threadsafe(running_store.api.get(url, params=query), loop).result()
             assert answer.status_code < 500, answer.text
 
         await asyncio.to_thread(ask)
@@ -325,25 +337,25 @@ async def test_our_own_failure_is_a_problem_that_tells_no_secrets(
         raise ZeroDivisionError("sk-secret")
 
     monkeypatch.setattr(CallReader, "call", fails)
-    async with open_house(tmp_path / "spool", database, follows=False) as house:
-        told = is_problem(await house.api.get("/v1/calls/x"), 500, "store_server_failed")
+    async with open_store(tmp_path / "spool", database, follows=False) as running_store:
+        told = is_problem(await running_store.api.get("/v1/calls/x"), 500, "store_server_failed")
         assert "secret" not in str(told)
 
 
 async def test_every_answer_is_kept_out_of_caches_and_frames(tmp_path: Path, database: Database) -> None:
-    async with open_house(tmp_path / "spool", database, follows=False) as house:
+    async with open_store(tmp_path / "spool", database, follows=False) as running_store:
         for path in ("/healthz", "/docs", "/v1/runs", "/nothing"):
-            headers = (await house.api.get(path)).headers
+            headers = (await running_store.api.get(path)).headers
             assert headers["cache-control"] == "no-store"
             assert headers["x-content-type-options"] == "nosniff"
             assert "frame-ancestors 'none'" in headers["content-security-policy"]
 
 
 async def test_the_page_loads_nothing_from_anywhere(tmp_path: Path, database: Database) -> None:
-    async with open_house(tmp_path / "spool", database, follows=False) as house:
-        page = (await house.api.get("/docs")).text
+    async with open_store(tmp_path / "spool", database, follows=False) as running_store:
+        page = (await running_store.api.get("/docs")).text
         assert not re.search(r"<script|<link|<img|https?://", page)
-        paths = (await house.api.get("/openapi.json")).json()["paths"]
+        paths = (await running_store.api.get("/openapi.json")).json()["paths"]
         assert {"/v1/runs/{run}/bundle", "/v1/exchanges/{exchange}/response", "/v1/replays/{replay}"} <= set(paths)
         assert all(path.replace("{", "").split("/")[1] in page for path in paths)
 
@@ -356,28 +368,28 @@ def test_what_loopback_is(host: str, ours: bool) -> None:
 
 
 async def test_replays_are_made_only_where_workers_replay(tmp_path: Path, database: Database) -> None:
-    async with open_house(tmp_path / "spool", database, follows=False) as house:
-        run = (await import_bundle(house))["id"]
-        told = is_problem(await house.api.post("/v1/replays", json={"run": run}), 409, "not_replaying")
+    async with open_store(tmp_path / "spool", database, follows=False) as running_store:
+        run = (await import_bundle(running_store))["id"]
+        told = is_problem(await running_store.api.post("/v1/replays", json={"run": run}), 409, "not_replaying")
         assert f"playhead replay {run} -- COMMAND" in told["detail"]
-        told = is_problem(await house.api.put(f"/v1/runs/{run}", json={"mode": "auto"}), 409, "not_switchable")
+        told = is_problem(await running_store.api.put(f"/v1/runs/{run}", json={"mode": "auto"}), 409, "not_switchable")
         assert "playhead up --mode auto" in told["detail"]
         # The run has no mode of its own.
-        assert (await house.api.put(f"/v1/runs/{run}", json={"mode": None})).status_code == 200
+        assert (await running_store.api.put(f"/v1/runs/{run}", json={"mode": None})).status_code == 200
 
 
-async def made_replay(house: House, **wanted: str) -> httpx2.Response:
-    return await house.api.post("/v1/replays", json=wanted)
+async def made_replay(running_store: RunningStore, **wanted: str) -> httpx2.Response:
+    return await running_store.api.post("/v1/replays", json=wanted)
 
 
 async def test_a_replay_has_an_id_of_its_own_and_a_report(tmp_path: Path, database: Database) -> None:
-    async with open_house(tmp_path / "spool", database, mode="auto", follows=False) as house:
-        run = (await import_bundle(house))["id"]
-        one, two = await made_replay(house, run=run), await made_replay(house, run=run)
+    async with open_store(tmp_path / "spool", database, mode="auto", follows=False) as running_store:
+        run = (await import_bundle(running_store))["id"]
+        one, two = await made_replay(running_store, run=run), await made_replay(running_store, run=run)
         assert (one.status_code, two.status_code) == (201, 201)
         assert one.json()["id"] != two.json()["id"]
-        report = (await house.api.get(one.headers["location"])).json()
+        report = (await running_store.api.get(one.headers["location"])).json()
         assert (report["run"], report["verdict"], report["served"]) == (run, "unknown", 0)
-        assert (await made_replay(house, run=run, id="mine")).json()["id"] == "mine"
-        is_problem(await made_replay(house, run=run, id="mine"), 409, "replay_exists")
-        is_problem(await made_replay(house, run="unknown"), 404, "unknown_run")
+        assert (await made_replay(running_store, run=run, id="mine")).json()["id"] == "mine"
+        is_problem(await made_replay(running_store, run=run, id="mine"), 409, "replay_exists")
+        is_problem(await made_replay(running_store, run="unknown"), 404, "unknown_run")

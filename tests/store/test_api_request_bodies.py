@@ -10,7 +10,7 @@ import pytest
 from store.api.limits import request_bodies
 from store.api.spilled_answers import TURNS
 from store.database.connection import Database
-from tests.store.house import RUN, House, import_bundle, is_problem, open_house
+from tests.store.running_store import RUN, RunningStore, import_bundle, is_problem, open_store
 
 TOKEN = "correct-horse-battery-staple"
 AUTHORIZED = {"authorization": f"Bearer {TOKEN}"}
@@ -18,9 +18,9 @@ JSON = {"content-type": "application/json"}
 
 
 @asynccontextmanager
-async def begun_request(house: House, method: str, path: str) -> AsyncIterator[asyncio.StreamReader]:
+async def begun_request(running_store: RunningStore, method: str, path: str) -> AsyncIterator[asyncio.StreamReader]:
     """A request of which only the first byte of the body is sent."""
-    address = house.api.base_url
+    address = running_store.api.base_url
     reader, writer = await asyncio.open_connection(address.host, address.port)
     try:
         head = f"{method} {path} HTTP/1.1\r\nHost: {address.netloc.decode()}\r\nAuthorization: Bearer {TOKEN}\r\n"
@@ -39,7 +39,7 @@ async def pieces(size: int) -> AsyncIterator[bytes]:
 
 
 async def test_a_body_beyond_the_limit_is_refused(tmp_path: Path, database: Database) -> None:
-    async with open_house(tmp_path / "spool", database, tokens=[TOKEN], follows=False) as house:
+    async with open_store(tmp_path / "spool", database, tokens=[TOKEN], follows=False) as running_store:
         too_large = request_bodies.LARGEST + 1
         for headers, path, content, status in (
             # Anybody may send this one.
@@ -51,7 +51,7 @@ async def test_a_body_beyond_the_limit_is_refused(tmp_path: Path, database: Data
             (JSON | AUTHORIZED, "/v1/replays", b'"%s"' % (b"x" * (1 << 20)), 422),
             (JSON, "/v1/replays", b"{}", 401),
         ):
-            answer = await house.api.post(path, headers=headers, content=content)
+            answer = await running_store.api.post(path, headers=headers, content=content)
             is_problem(answer, status, "too_large" if status == 413 else None)
 
 
@@ -60,17 +60,17 @@ async def test_bodies_that_do_not_come_keep_no_other_request_waiting(
     tmp_path: Path, database: Database, method: str, path: str
 ) -> None:
     async with (
-        open_house(tmp_path / "spool", database, tokens=[TOKEN], follows=False) as house,
+        open_store(tmp_path / "spool", database, tokens=[TOKEN], follows=False) as running_store,
         AsyncExitStack() as stack,
     ):
-        house.api.headers.update(AUTHORIZED)
-        await import_bundle(house)
+        running_store.api.headers.update(AUTHORIZED)
+        await import_bundle(running_store)
         for _ in range(TURNS):
-            await stack.enter_async_context(begun_request(house, method, path))
+            await stack.enter_async_context(begun_request(running_store, method, path))
         # Those requests have arrived: later ones on other connections are served after them.
-        assert (await house.api.get("/healthz")).status_code == 200
+        assert (await running_store.api.get("/healthz")).status_code == 200
         async with asyncio.timeout(10):
-            assert (await house.api.get("/v1/runs")).status_code == 200
+            assert (await running_store.api.get("/v1/runs")).status_code == 200
 
 
 @pytest.mark.parametrize(("method", "path"), [("PATCH", f"/v1/runs/{RUN}"), ("POST", "/v1/import")])
@@ -78,8 +78,8 @@ async def test_a_body_that_stops_coming_is_refused_after_a_while(
     tmp_path: Path, database: Database, monkeypatch: pytest.MonkeyPatch, method: str, path: str
 ) -> None:
     monkeypatch.setattr(request_bodies, "STALL_TIMEOUT", 0.2)
-    async with open_house(tmp_path / "spool", database, tokens=[TOKEN], follows=False) as house:
-        async with begun_request(house, method, path) as answer, asyncio.timeout(10):
+    async with open_store(tmp_path / "spool", database, tokens=[TOKEN], follows=False) as running_store:
+        async with begun_request(running_store, method, path) as answer, asyncio.timeout(10):
             head = await answer.readuntil(b"\r\n\r\n")
         assert head.startswith(b"HTTP/1.1 408 ")
         assert b"connection: close" in head.lower()

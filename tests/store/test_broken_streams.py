@@ -11,7 +11,7 @@ from calls.model import Exchange, Outcome, is_answer_broken
 from store.bundle.bundle import Bundle, Entry, bundle_lines
 from store.database.connection import Database
 from store.retention.facts import LAST_FAILED
-from tests.store.house import PROFILES, House, import_bundle, open_house
+from tests.store.running_store import PROFILES, RunningStore, import_bundle, open_store
 from tests.store.samples import NOON, SECOND, exchange
 
 CAPTURES: Final = Path(__file__).parents[1] / "calls" / "captures"
@@ -26,13 +26,13 @@ CUT: Final = WHOLE[: WHOLE.index(b"event: message_delta")]
 
 
 @pytest.fixture
-async def house(tmp_path: Path, database: Database) -> AsyncIterator[House]:
-    async with open_house(tmp_path / "spool", database) as house:
-        yield house
+async def running_store(tmp_path: Path, database: Database) -> AsyncIterator[RunningStore]:
+    async with open_store(tmp_path / "spool", database) as running_store:
+        yield running_store
 
 
 async def record(
-    house: House,
+    running_store: RunningStore,
     run: str,
     number: int,
     stream: bytes,
@@ -51,49 +51,55 @@ async def record(
     elif unkept == "response":
         streamed = replace(streamed, response=replace(response, body=replace(response.body, truncated=True)))
     bundle = Bundle(run={"id": run}, profiles=PROFILES.digest, entries=(Entry(exchange=streamed),))
-    await import_bundle(house, b"".join(bundle_lines(bundle)))
+    await import_bundle(running_store, b"".join(bundle_lines(bundle)))
 
 
-async def get(house: House, path: str, **query: str) -> dict[str, Any]:
-    response = await house.api.get(f"/v1/{path}", params=query)
+async def get(running_store: RunningStore, path: str, **query: str) -> dict[str, Any]:
+    response = await running_store.api.get(f"/v1/{path}", params=query)
     assert response.status_code == 200, response.text
     found: dict[str, Any] = response.json()
     return found
 
 
-async def test_what_ends_in_an_error_under_200_is_among_the_failures(house: House, database: Database) -> None:
+async def test_what_ends_in_an_error_under_200_is_among_the_failures(
+    running_store: RunningStore, database: Database
+) -> None:
     streams = {"whole": WHOLE, "overloaded": OVERLOADED, "cut": CUT}
     for number, (run, stream) in enumerate(streams.items(), 1):
-        await record(house, run, number, stream)
-    await record(house, "left", 4, CUT, outcome="client_closed")
-    await record(house, "response", 5, FAILED_RESPONSE, url="https://api.openai.com/v1/responses")
-    await get(house, "stats", group_by="run", settled="true")
+        await record(running_store, run, number, stream)
+    await record(running_store, "left", 4, CUT, outcome="client_closed")
+    await record(running_store, "response", 5, FAILED_RESPONSE, url="https://api.openai.com/v1/responses")
+    await get(running_store, "stats", group_by="run", settled="true")
 
     failed = {"overloaded", "cut", "response"}
     for value, expected in (("true", failed), ("false", {"whole", "left"})):
-        assert {run["id"] for run in (await get(house, "runs", error=value))["items"]} == expected
-        assert {call["run"] for call in (await get(house, "calls", error=value))["items"]} == expected
-    by_run = (await get(house, "stats", group_by="run"))["items"]
+        assert {run["id"] for run in (await get(running_store, "runs", error=value))["items"]} == expected
+        assert {call["run"] for call in (await get(running_store, "calls", error=value))["items"]} == expected
+    by_run = (await get(running_store, "stats", group_by="run"))["items"]
     assert {item["group"]["run"] for item in by_run if item["errors"]} == failed
     for run in (*streams, "left", "response"):
-        [step] = (await get(house, f"runs/{run}/timeline"))["steps"]
+        [step] = (await get(running_store, f"runs/{run}/timeline"))["steps"]
         assert step["failed"] is (run in failed), run
-    [step] = (await get(house, "runs/overloaded/timeline"))["steps"]
+    [step] = (await get(running_store, "runs/overloaded/timeline"))["steps"]
     assert "verload" in step["error"]
-    [step] = (await get(house, "runs/cut/timeline"))["steps"]
+    [step] = (await get(running_store, "runs/cut/timeline"))["steps"]
     assert step["error"] == "the answer ended without its own end mark"
     async with database.connection() as connection:
         rows = await connection.fetch(LAST_FAILED, "default", [*streams, "left", "response"])
     assert {row["run"] for row in rows} == failed, "retention keeps what has failed"
 
 
-async def test_an_answer_whose_end_was_not_recorded_has_not_failed(house: House, database: Database) -> None:
-    await record(house, "large-answer", 1, CUT, unkept="response")
-    await record(house, "large-request", 2, WHOLE, unkept="request")
-    await record(house, "broken-off", 3, CUT, unkept="response", outcome="server_closed")
-    await record(house, "cut", 4, CUT, unkept="request")
-    await record(house, "overloaded", 5, FAILED_RESPONSE, unkept="response", url="https://api.openai.com/v1/responses")
-    await get(house, "stats", group_by="run", settled="true")
+async def test_an_answer_whose_end_was_not_recorded_has_not_failed(
+    running_store: RunningStore, database: Database
+) -> None:
+    await record(running_store, "large-answer", 1, CUT, unkept="response")
+    await record(running_store, "large-request", 2, WHOLE, unkept="request")
+    await record(running_store, "broken-off", 3, CUT, unkept="response", outcome="server_closed")
+    await record(running_store, "cut", 4, CUT, unkept="request")
+    await record(
+        running_store, "overloaded", 5, FAILED_RESPONSE, unkept="response", url="https://api.openai.com/v1/responses"
+    )
+    await get(running_store, "stats", group_by="run", settled="true")
 
     states = {
         "large-answer": "unkept",
@@ -103,12 +109,12 @@ async def test_an_answer_whose_end_was_not_recorded_has_not_failed(house: House,
         "overloaded": "error",
     }
     failed = {"broken-off", "cut", "overloaded"}
-    assert {run["id"] for run in (await get(house, "runs", error="true"))["items"]} == failed
-    calls = (await get(house, "calls"))["items"]
+    assert {run["id"] for run in (await get(running_store, "runs", error="true"))["items"]} == failed
+    calls = (await get(running_store, "calls"))["items"]
     assert {call["run"]: call["answer_state"] for call in calls} == states
     assert {call["run"] for call in calls if call["failed"]} == failed
     assert not any(call["complete"] for call in calls)
-    by_run = (await get(house, "stats", group_by="run"))["items"]
+    by_run = (await get(running_store, "stats", group_by="run"))["items"]
     assert {item["group"]["run"] for item in by_run if item["errors"]} == failed
     async with database.connection() as connection:
         rows = await connection.fetch(LAST_FAILED, "default", list(states))

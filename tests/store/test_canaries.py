@@ -6,7 +6,7 @@ from typing import Any
 import httpx2
 
 from store.database.connection import Database
-from tests.store.house import is_problem, open_house
+from tests.store.running_store import is_problem, open_store
 
 RULES = {"references": 1, "baseline": 40}
 
@@ -19,8 +19,8 @@ def shot(*exact: str, **more: Any) -> dict[str, Any]:
 async def test_a_canary_is_kept_between_its_shots_and_begins_anew_if_it_is_removed(
     tmp_path: Path, database: Database
 ) -> None:
-    async with open_house(tmp_path / "spool", database) as house:
-        api = house.api
+    async with open_store(tmp_path / "spool", database) as running_store:
+        api = running_store.api
         name = "/v1/canaries/kept/shots"
         answer = await api.post(name, json=shot(*["a"] * 41))
         assert answer.status_code == 201
@@ -45,19 +45,19 @@ async def test_a_canary_is_kept_between_its_shots_and_begins_anew_if_it_is_remov
 
 
 async def test_a_change_in_ordinary_traffic_is_a_change(tmp_path: Path, database: Database) -> None:
-    async with open_house(tmp_path / "spool", database) as house:
+    async with open_store(tmp_path / "spool", database) as running_store:
         traffic = {"reason": "m-2 answers m", "example": None}
-        told = (await house.api.post("/v1/canaries/traffic/shots", json=shot("a", traffic=traffic))).json()
+        told = (await running_store.api.post("/v1/canaries/traffic/shots", json=shot("a", traffic=traffic))).json()
         assert (told["verdict"], told["stage"], told["reason"]) == ("changed", "traffic", "m-2 answers m")
         # Other rules begin it anew.
         other = shot("a") | {"rules": {"references": 2, "baseline": 40}}
-        told = (await house.api.post("/v1/canaries/traffic/shots", json=other)).json()
+        told = (await running_store.api.post("/v1/canaries/traffic/shots", json=other)).json()
         assert (told["verdict"], told["calls"]) == ("cannot tell", 1)
 
 
 async def test_what_is_no_shot_is_refused(tmp_path: Path, database: Database) -> None:
-    async with open_house(tmp_path / "spool", database) as house:
+    async with open_store(tmp_path / "spool", database) as running_store:
         for body in (b"", b"[]", b'{"rules": {}, "what": 1}', b'{"rules": {"effect": "much"}}'):
-            is_problem(await house.api.post("/v1/canaries/x/shots", content=body), 422, "invalid_request")
-        answer: httpx2.Response = await house.api.post("/v1/canaries/a%20b/shots", json=shot())
+            is_problem(await running_store.api.post("/v1/canaries/x/shots", content=body), 422, "invalid_request")
+        answer: httpx2.Response = await running_store.api.post("/v1/canaries/a%20b/shots", json=shot())
         assert answer.status_code == 422

@@ -25,7 +25,7 @@ from store.spool import Reader, Spool
 from tests.calls.secrets import KEY
 from tests.proxy.recording.open_recorder import JSON, URL
 from tests.store.failing_calls import CALLS, FailingCalls
-from tests.store.house import PROFILES
+from tests.store.running_store import PROFILES
 from tests.store.test_spool_injection import clock
 
 PATTERNS = ((1, 1), (2, 1), (3, 2), (5, 12))

@@ -14,7 +14,7 @@ from store.bundle.bundle import Bundle, Entry, bundle_lines
 from store.database.connection import Database
 from store.otlp.spans.call_facts import SpannedCall
 from store.retention.facts import LAST_FAILED
-from tests.store.house import PROFILES, House, import_bundle, open_house
+from tests.store.running_store import PROFILES, RunningStore, import_bundle, open_store
 from tests.store.samples import exchange
 
 MCP: Final = "https://tools.example.com/mcp"
@@ -84,55 +84,55 @@ def answered_exchange(number: int, run: str) -> Exchange:
 
 
 @pytest.fixture
-async def house(tmp_path: Path, database: Database) -> AsyncIterator[House]:
-    async with open_house(tmp_path / "spool", database) as house:
+async def running_store(tmp_path: Path, database: Database) -> AsyncIterator[RunningStore]:
+    async with open_store(tmp_path / "spool", database) as running_store:
         for number, run in enumerate(ANSWERS, 1):
             bundle = Bundle(
                 run={"id": run}, profiles=PROFILES.digest, entries=(Entry(exchange=answered_exchange(number, run)),)
             )
-            await import_bundle(house, b"".join(bundle_lines(bundle)))
-        await get(house, "stats", group_by="run", settled="true")
-        yield house
+            await import_bundle(running_store, b"".join(bundle_lines(bundle)))
+        await get(running_store, "stats", group_by="run", settled="true")
+        yield running_store
 
 
-async def get(house: House, path: str, **query: str) -> dict[str, Any]:
-    response = await house.api.get(f"/v1/{path}", params=query)
+async def get(running_store: RunningStore, path: str, **query: str) -> dict[str, Any]:
+    response = await running_store.api.get(f"/v1/{path}", params=query)
     assert response.status_code == 200, response.text
     found: dict[str, Any] = response.json()
     return found
 
 
 async def test_what_an_answer_says_of_its_call_counts_in_lists_sums_and_retention(
-    house: House, database: Database
+    running_store: RunningStore, database: Database
 ) -> None:
-    calls = (await get(house, "calls", limit="100"))["items"]
+    calls = (await get(running_store, "calls", limit="100"))["items"]
     assert {call["run"]: call["answer_state"] for call in calls} == {run: one[2] for run, one in ANSWERS.items()}
     assert {call["run"] for call in calls if call["failed"]} == FAILED
     for value, expected in (("true", FAILED), ("false", set(ANSWERS) - FAILED)):
         for path, name in (("runs", "id"), ("calls", "run")):
-            found = (await get(house, path, error=value, limit="100"))["items"]
+            found = (await get(running_store, path, error=value, limit="100"))["items"]
             assert {item[name] for item in found} == expected, path
-    by_run = (await get(house, "stats", group_by="run"))["items"]
+    by_run = (await get(running_store, "stats", group_by="run"))["items"]
     assert {item["group"]["run"] for item in by_run if item["errors"]} == FAILED
-    only_failed = (await get(house, "stats", group_by="run", error="true"))["items"]
+    only_failed = (await get(running_store, "stats", group_by="run", error="true"))["items"]
     assert {item["group"]["run"] for item in only_failed} == FAILED
     async with database.connection() as connection:
         rows = await connection.fetch(LAST_FAILED, "default", list(ANSWERS))
     assert {row["run"] for row in rows} == FAILED
 
 
-async def test_a_timeline_says_in_the_words_of_the_answer_why_a_step_failed(house: House) -> None:
+async def test_a_timeline_says_in_the_words_of_the_answer_why_a_step_failed(running_store: RunningStore) -> None:
     for run, (_, _, state, error) in ANSWERS.items():
-        [step] = (await get(house, f"runs/{run}/timeline"))["steps"]
+        [step] = (await get(running_store, f"runs/{run}/timeline"))["steps"]
         assert step["failed"] is (run in FAILED), run
         assert step["answer_state"] == state
         if error is not None:
             assert step["error"] == error
 
 
-async def test_an_exported_span_has_the_type_of_its_error(house: House) -> None:
+async def test_an_exported_span_has_the_type_of_its_error(running_store: RunningStore) -> None:
     types = {}
-    for call in (await get(house, "calls", limit="100", fields="*"))["items"]:
+    for call in (await get(running_store, "calls", limit="100", fields="*"))["items"]:
         types[call["run"]] = SpannedCall(shape=call, started_at=0).error if call["failed"] else None
     assert types["tool-failed"] == "tool_error"
     assert types["tool-unknown"] == "-32602"

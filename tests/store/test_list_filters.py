@@ -11,7 +11,7 @@ from store.database.connection import Database
 from store.ingest.batch_writer import BatchWriter, DerivedExchange
 from store.pricing.prices import Cost
 from store.query.runs import Runs
-from tests.store.house import PROFILES, House, is_problem, open_house
+from tests.store.running_store import PROFILES, RunningStore, is_problem, open_store
 from tests.store.samples import NOON, SECOND, call, exchange, model_call
 
 KEY = "sha256:" + "ab" * 32
@@ -63,8 +63,8 @@ async def store_two(database: Database) -> None:
     await Runs(database).put("wanted", NOON + SECOND, "night shift", {"team": "blue"}, parent="first")
 
 
-async def runs_of(house: House, path: str, query: Any) -> list[str]:
-    answer = await house.api.get(path, params=query)
+async def runs_of(running_store: RunningStore, path: str, query: Any) -> list[str]:
+    answer = await running_store.api.get(path, params=query)
     assert answer.status_code == 200, answer.text
     items = answer.json()["items"]
     return [item["id" if path == "/v1/runs" else "run"] for item in items]
@@ -74,30 +74,30 @@ async def test_each_filter_selects_and_excludes(
     tmp_path: Path, database: Database, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     await store_two(database)
-    async with open_house(tmp_path, database) as house:
+    async with open_store(tmp_path, database) as running_store:
         for path in ("/v1/runs", "/v1/calls"):
             # Waits for the sums of runs.
-            assert (await house.api.get("/v1/runs?settled=true")).json()["settled"]
-            assert await runs_of(house, path, {}) == ["wanted", "other"]
+            assert (await running_store.api.get("/v1/runs?settled=true")).json()["settled"]
+            assert await runs_of(running_store, path, {}) == ["wanted", "other"]
             for name, (fitting, absent) in CASES.items():
-                found = await runs_of(house, path, {name: fitting})
+                found = await runs_of(running_store, path, {name: fitting})
                 assert found == (["wanted", "other"] if name in FITS_BOTH else ["wanted"]), (path, name)
                 if absent is not None:
-                    assert await runs_of(house, path, {name: absent}) == [], (path, name)
+                    assert await runs_of(running_store, path, {name: absent}) == [], (path, name)
             for name in ("error", "incomplete"):
-                assert await runs_of(house, path, {name: "false"}) == ["other"], (path, name)
+                assert await runs_of(running_store, path, {name: "false"}) == ["other"], (path, name)
             begins = {"ref*": ["wanted"], "*": ["wanted", "other"], "ref": [], "xy*": [], "r_f*": []}
             for tool, fitting_runs in begins.items():
-                assert await runs_of(house, path, {"tool": tool}) == fitting_runs, (path, tool)
+                assert await runs_of(running_store, path, {"tool": tool}) == fitting_runs, (path, tool)
             together = {name: fitting for name, (fitting, _) in CASES.items()}
-            assert await runs_of(house, path, together) == ["wanted"]
-            assert await runs_of(house, path, together | {"actor": "writer"}) == []
+            assert await runs_of(running_store, path, together) == ["wanted"]
+            assert await runs_of(running_store, path, together | {"actor": "writer"}) == []
         # As where more runs fit than are looked up one by one.
         monkeypatch.setattr("store.query.call_reader.FEW_RUNS", 0)
         for name in ("label", "parent"):
             fitting, absent = CASES[name]
-            assert await runs_of(house, "/v1/calls", {name: fitting}) == ["wanted"], name
-            assert await runs_of(house, "/v1/calls", {name: absent}) == [], name
+            assert await runs_of(running_store, "/v1/calls", {name: fitting}) == ["wanted"], name
+            assert await runs_of(running_store, "/v1/calls", {name: absent}) == [], name
 
 
 REPEATABLE = (
@@ -108,26 +108,28 @@ REPEATABLE = (
 
 async def test_a_repeated_filter_fits_one_of_its_values_and_labels_all(tmp_path: Path, database: Database) -> None:
     await store_two(database)
-    async with open_house(tmp_path, database) as house:
+    async with open_store(tmp_path, database) as running_store:
         for path in ("/v1/runs", "/v1/calls"):
             for name, (fitting, absent) in CASES.items():
                 if name in REPEATABLE and name != "label":
-                    assert await runs_of(house, path, {name: [absent, fitting]}) == ["wanted"], (path, name)
+                    assert await runs_of(running_store, path, {name: [absent, fitting]}) == ["wanted"], (path, name)
                 elif name != "label":
-                    twice = await house.api.get(path, params={name: [fitting, absent or "false"]})
+                    twice = await running_store.api.get(path, params={name: [fitting, absent or "false"]})
                     assert name in is_problem(twice, 400, "repeated_parameter")["detail"]
             both = {"host": ["api.openai.com", "tickets.example.com"]}
-            assert await runs_of(house, path, both) == ["wanted", "other"]
-            assert await runs_of(house, path, {"label": ["team", "team=blue"]}) == ["wanted"]
-            assert await runs_of(house, path, {"label": ["team", "tier"]}) == []
+            assert await runs_of(running_store, path, both) == ["wanted", "other"]
+            assert await runs_of(running_store, path, {"label": ["team", "team=blue"]}) == ["wanted"]
+            assert await runs_of(running_store, path, {"label": ["team", "tier"]}) == []
 
 
 @pytest.mark.parametrize("path", ["/v1/runs", "/v1/calls"])
 async def test_a_list_has_these_filters_and_the_commands_have_them_too(
     tmp_path: Path, database: Database, path: str
 ) -> None:
-    async with open_house(tmp_path, database) as house:
-        known = is_problem(await house.api.get(path, params={"colour": "red"}), 400, "unknown_parameter")["known"]
+    async with open_store(tmp_path, database) as running_store:
+        known = is_problem(await running_store.api.get(path, params={"colour": "red"}), 400, "unknown_parameter")[
+            "known"
+        ]
     pages = {"cursor", "limit", "sort", "order", "fields", "settled"}
     assert set(known) - pages >= CASES.keys()
     assert set(list_options.FILTER_NAMES) == CASES.keys()
@@ -141,13 +143,16 @@ async def test_runs_have_the_same_filters_whether_their_sums_follow_or_not(tmp_p
     cases += [{"model": ["gpt-5", "gpt-4"], "status": "4xx"}, {"tool": "refund", "error": "true"}, {"sort": "cost"}]
     cases += [{"host": "tickets.example.com", "status": "429"}, {"model": "gpt-5", "sort": "cost", "order": "asc"}, {}]
     await store_two(database)
-    async with open_house(tmp_path, database) as house:
-        assert (await house.api.get("/v1/runs?settled=true")).json()["settled"]
+    async with open_store(tmp_path, database) as running_store:
+        assert (await running_store.api.get("/v1/runs?settled=true")).json()["settled"]
 
         async def answers() -> list[Any]:
-            pages = [(await house.api.get("/v1/runs", params=case)).json()["items"] for case in cases]
+            pages = [(await running_store.api.get("/v1/runs", params=case)).json()["items"] for case in cases]
             unsorted = [case for case in cases if "sort" not in case]
-            return [*pages, [(await house.api.get("/v1/facets", params=case)).json()["runs"] for case in unsorted]]
+            return [
+                *pages,
+                [(await running_store.api.get("/v1/facets", params=case)).json()["runs"] for case in unsorted],
+            ]
 
         followed = await answers()
         async with database.connection() as connection:

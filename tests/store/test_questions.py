@@ -16,8 +16,8 @@ from store.database.connection import Database
 from store.ingest.batch_writer import BatchWriter
 from store.query.runs import Runs
 from store.questions import AlreadyAnswered, Questions, question_id
-from tests.store.house import PROFILES, is_problem, open_house
 from tests.store.otlp.recorded import decode_spans
+from tests.store.running_store import PROFILES, is_problem, open_store
 
 METADATA: Scope = "runs:read"
 REFUND = {"prompt": "Refund 120 EUR?", "asked_from": "agent.py:12"}
@@ -28,8 +28,8 @@ def clean(text: str) -> str:
 
 
 async def test_a_question_waits_until_it_is_answered_once(tmp_path: Path, database: Database) -> None:
-    async with open_house(tmp_path / "spool", database, clean=clean) as house:
-        api = house.api
+    async with open_store(tmp_path / "spool", database, clean=clean) as running_store:
+        api = running_store.api
 
         async def ask(run: str = "r", **more: Any) -> dict[str, Any]:
             response = await api.post(f"/v1/runs/{run}/questions", json=REFUND | more)
@@ -94,9 +94,9 @@ async def test_what_a_bundle_of_a_stranger_says_of_people_harms_nothing(tmp_path
         for number, item in enumerate(strange)
     ]
     await BatchWriter(database, profile=PROFILES.digest).write_batch((), effects=batches)
-    async with open_house(tmp_path / "spool", database) as house:
-        assert (await house.api.get("/v1/runs/r")).json()["waiting"] == 1
-        assert [one["prompt"] for one in (await house.api.get("/v1/waiting")).json()["items"]] == ["Sure?"]
+    async with open_store(tmp_path / "spool", database) as running_store:
+        assert (await running_store.api.get("/v1/runs/r")).json()["waiting"] == 1
+        assert [one["prompt"] for one in (await running_store.api.get("/v1/waiting")).json()["items"]] == ["Sure?"]
 
 
 async def test_of_two_answers_at_once_one_is_valid(database: Database) -> None:
@@ -119,14 +119,16 @@ async def test_of_two_answers_at_once_one_is_valid(database: Database) -> None:
 
 
 async def test_a_program_reports_effects_without_its_secrets(tmp_path: Path, database: Database) -> None:
-    async with open_house(tmp_path / "spool", database, clean=clean) as house:
+    async with open_store(tmp_path / "spool", database, clean=clean) as running_store:
 
         async def report(process: str = "langgraph", **more: Any) -> Response:
             item = {"kind": "langgraph.node", "args": {"name": "route"}, "results": ["with sk-secret"]} | more
-            return await house.api.post("/v1/runs/r/effects", json={"process": process, "number": 0, "items": [item]})
+            return await running_store.api.post(
+                "/v1/runs/r/effects", json={"process": process, "number": 0, "items": [item]}
+            )
 
         assert (await report()).json() == {"count": 1}
-        (effect,) = (await house.api.get("/v1/runs/r/effects")).json()["items"]
+        (effect,) = (await running_store.api.get("/v1/runs/r/effects")).json()["items"]
         assert (effect["kind"], effect["results"]) == ("langgraph.node", ["with [redacted]"])
         for process, more in (("person", {}), ("command", {}), ("langgraph", {"results": [0.5]})):
             is_problem(await report(process, **more), 422, "invalid_effects")
@@ -137,15 +139,15 @@ async def test_a_program_reports_effects_without_its_secrets(tmp_path: Path, dat
 async def test_effects_without_their_content_for_who_may_not_read_it(tmp_path: Path, database: Database) -> None:
     """In pages, in sums, and as events of the exported span of the run."""
     tokens = ApiTokens(tmp_path / "tokens.json")
-    async with open_house(tmp_path / "spool", database, tokens=["full"], api_tokens=tokens) as house:
+    async with open_store(tmp_path / "spool", database, tokens=["full"], api_tokens=tokens) as running_store:
         full = {"authorization": "Bearer full"}
         metadata = {"authorization": f"Bearer {tokens.create('m', 'default', [METADATA], 1, None)[0]}"}
         item = {"kind": "langgraph.node", "at": "graph.py:3", "args": {"name": "to-ann"}, "results": ["for-ann"]}
         body = {"process": "langgraph", "number": 0, "items": [item]}
-        assert (await house.api.post("/v1/runs/r/effects", json=body, headers=full)).status_code == 201
+        assert (await running_store.api.post("/v1/runs/r/effects", json=body, headers=full)).status_code == 201
 
         async def read(path: str, headers: dict[str, str]) -> Any:
-            return (await house.api.get(f"/v1/runs/r{path}", headers=headers)).json()["items"][0]
+            return (await running_store.api.get(f"/v1/runs/r{path}", headers=headers)).json()["items"][0]
 
         nothing = dict.fromkeys(("args", "results", "error", "text"))
         shown = await read("/effects", full)
@@ -157,7 +159,7 @@ async def test_effects_without_their_content_for_who_may_not_read_it(tmp_path: P
         assert await read("/effects/sums", metadata) == summed | {"kinds": [kind | {"names": None, "text": None}]}
 
         for content, parts in ((True, ("to-ann", "for-ann")), (False, ())):
-            answer = await house.api.get(f"/v1/runs/r/spans?content={str(content).lower()}", headers=full)
+            answer = await running_store.api.get(f"/v1/runs/r/spans?content={str(content).lower()}", headers=full)
             (span,) = decode_spans([answer.content])
             (event,) = span.events
             assert event.name == "playhead.effect"
@@ -176,7 +178,7 @@ ODD: list[Any] = [
 
 async def test_what_a_program_says_of_effects_is_refused_or_shown(tmp_path: Path, database: Database) -> None:
     """Nobody who reads a run meets an effect that breaks what shows it."""
-    async with open_house(tmp_path / "spool", database) as house:
+    async with open_store(tmp_path / "spool", database) as running_store:
         kinds = ("open", "os.environ", "time.time", "stdout", "process.start", "process.exit", "x")
         batches: list[list[dict[str, Any]]] = [
             *([{"kind": kind, "results": [odd], "args": {"name": odd}} for kind in kinds] for odd in ODD),
@@ -188,9 +190,9 @@ async def test_what_a_program_says_of_effects_is_refused_or_shown(tmp_path: Path
         for run in ("a", "b"):
             for number, items in enumerate(batches):
                 body = {"process": "langgraph", "number": number, "items": items}
-                response = await house.api.post(f"/v1/runs/{run}/effects", json=body)
+                response = await running_store.api.post(f"/v1/runs/{run}/effects", json=body)
                 assert response.status_code in (201, 422), response.text
                 refused += response.status_code == 422
         assert refused == 2 * 7, "three of $bytes, one each of $float and $int, a content without a number, an error"
         for path in ("", "/effects?limit=500", "/effects/sums", "/spans?content=true", "/bundle", "/diff/b"):
-            assert (await house.api.get(f"/v1/runs/a{path}")).status_code == 200, path
+            assert (await running_store.api.get(f"/v1/runs/a{path}")).status_code == 200, path

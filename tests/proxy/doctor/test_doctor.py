@@ -30,7 +30,7 @@ from proxy.doctor.doctor import (
 from proxy.doctor.probe_servers import HOST, Echo, run_echo
 from proxy.trust.client_environment import environment_problems
 from proxy.trust.truststore import build_truststore
-from tests.drills.house import until_true
+from tests.drills.up_processes import until_true
 from tests.live.standin import StandinWorker, standing
 
 HERE = {**os.environ, "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}"}

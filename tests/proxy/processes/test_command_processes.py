@@ -43,8 +43,8 @@ async def test_ctrl_c_while_its_processes_stop_leaves_none_of_them(times: int, e
     child = Slow()
 
     async def command() -> None:
-        async with CommandProcesses(load_settings({"data": data}, None)) as house:
-            house._workers.append(cast(ChildProcess, child))
+        async with CommandProcesses(load_settings({"data": data}, None)) as processes:
+            processes._workers.append(cast(ChildProcess, child))
 
     async with asyncio.TaskGroup() as group:
         task = group.create_task(command())

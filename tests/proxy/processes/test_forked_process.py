@@ -13,7 +13,7 @@ from proxy.processes.command_processes import CommandProcesses
 from proxy.processes.forked_process import UNKNOWN_STATUS, ForkedProcess
 from proxy.settings import load_settings
 from proxy.worker import template
-from tests.drills.house import until_true
+from tests.drills.up_processes import until_true
 
 
 def command_of(pid: int) -> bytes:

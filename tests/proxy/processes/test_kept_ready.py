@@ -11,7 +11,7 @@ import pytest
 
 from proxy.processes.command_processes import LOOPBACK, CommandProcesses
 from proxy.settings import Settings, load_settings
-from tests.drills.house import until_true
+from tests.drills.up_processes import until_true
 
 
 async def read(settings: Settings) -> str:

@@ -9,7 +9,7 @@ import pytest
 
 from proxy.processes import log_files
 from proxy.processes.log_files import WORKERS_KEPT, open_log, remove_old_worker_logs
-from tests.drills.house import up
+from tests.drills.up_processes import up
 
 
 def _make_logs(directory: Path, count: int) -> list[Path]:
@@ -57,12 +57,12 @@ def test_a_log_that_has_grown_large_is_begun_anew(tmp_path: Path, monkeypatch: p
 async def test_up_removes_what_killed_workers_have_left_and_keeps_what_its_own_write_to(
     data: Path, database_url: str
 ) -> None:
-    async with up(data, "--database-url", database_url) as house:
+    async with up(data, "--database-url", database_url) as processes:
         [killed] = (data / "log").glob("worker-*.log")
         dead = _make_logs(data / "log", WORKERS_KEPT + 3)
-        house.workers[0].kill()
+        processes.workers[0].kill()
         async with asyncio.timeout(30):
-            while dead[0].exists() or not house.workers:  # noqa: ASYNC110 - what starts the next worker is another process
+            while dead[0].exists() or not processes.workers:  # noqa: ASYNC110 - what starts the next worker is another process
                 await asyncio.sleep(0.05)
         [own] = set((data / "log").glob("worker-*.log")) - {killed, *dead}
         for log in (killed, own):

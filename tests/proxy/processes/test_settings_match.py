@@ -117,7 +117,7 @@ def test_no_other_worker_stands_in_for_one_that_answers(tmp_path: Path) -> None:
 @pytest.mark.parametrize("part", ["all", "store"])
 def test_nobody_goes_by_the_note_of_an_up_that_was_killed(part: str, data: Path) -> None:
     """`store server`: the notice is from the `up` that runs the workers."""
-    house = CommandProcesses(load_settings({"data": data, "part": part}, None))
-    house.data.announce("up", {"proxy": "http://127.0.0.1:9"})
-    with _hold_data_directory(house):
-        assert (house.data.read_notice("up") is None) is (part == "all")
+    processes = CommandProcesses(load_settings({"data": data, "part": part}, None))
+    processes.data.announce("up", {"proxy": "http://127.0.0.1:9"})
+    with _hold_data_directory(processes):
+        assert (processes.data.read_notice("up") is None) is (part == "all")

@@ -30,14 +30,14 @@ from store.feed.entries import RunChanged
 from store.feed.feed import append_entries
 from store.feed.stored_versions import serve_versions
 from store.ingest.batch_writer import BatchWriter, DerivedExchange
-from tests.store.house import PROFILES, House, is_problem, open_house
+from tests.store.running_store import PROFILES, RunningStore, is_problem, open_store
 from tests.store.samples import NOON, call, exchange, tool_exchange
 from tests.support.service import Service, running
 
 SECRET = "of this up"
 PATIENCE = 60.0
 
-type Change = Callable[[House, BatchWriter], Awaitable[object]]
+type Change = Callable[[RunningStore, BatchWriter], Awaitable[object]]
 
 
 @pytest.fixture(autouse=True)
@@ -50,7 +50,7 @@ def patience(monkeypatch: pytest.MonkeyPatch) -> None:
 @asynccontextmanager
 async def preloading(
     tmp_path: Path, database: Database, socket: Path | None = None, *, mode: str = "replay", follows: bool = True
-) -> AsyncIterator[tuple[PreloadedRecordings, House]]:
+) -> AsyncIterator[tuple[PreloadedRecordings, RunningStore]]:
     """A store server with the run `night`, and what loads its runs ahead. Versions are in shared memory or, with a socket, in the database."""
     announcements, shared = RunVersions.create(tmp_path / "versions"), SharedVersions(tmp_path / "versions")
     versions: VersionReader = (
@@ -61,16 +61,16 @@ async def preloading(
     await BatchWriter(database, profile=PROFILES.digest).write_batch([tool_exchange(0, run="night")])
     async with (
         serve_versions(database, socket) if socket else nullcontext(),
-        open_house(
+        open_store(
             tmp_path / "spools",
             database,
             mode=mode,
             preload_secret=SECRET,
             announcements=announcements,
             follows=follows,
-        ) as house,
+        ) as running_store,
     ):
-        url = str(house.api.base_url)
+        url = str(running_store.api.base_url)
         (tmp_path / "replays").mkdir()
         with closing(versions):
             yield (
@@ -82,11 +82,11 @@ async def preloading(
                     versions=versions,
                     replays_directory=tmp_path / "replays",
                 ),
-                house,
+                running_store,
             )
 
 
-async def write_effects(_: House, writer: BatchWriter) -> None:
+async def write_effects(_: RunningStore, writer: BatchWriter) -> None:
     batch = EffectBatch(
         id="01890000-0000-7000-8000-000000000001",
         run="night",
@@ -99,18 +99,20 @@ async def write_effects(_: House, writer: BatchWriter) -> None:
     await writer.write_batch((), effects=[batch])
 
 
-async def move_exchange(_: House, writer: BatchWriter) -> None:
+async def move_exchange(_: RunningStore, writer: BatchWriter) -> None:
     await writer.write_batch([replace(tool_exchange(1, run="day"), previous_run="night")])
 
 
 CHANGES: dict[str, Change] = {
     "another exchange": lambda _, writer: writer.write_batch([tool_exchange(1, run="night")]),
     "that exchange turns out to be another run's": move_exchange,
-    "labels": lambda house, _: house.api.patch("/v1/runs/night", json={"labels": {"a": "b"}}),
+    "labels": lambda running_store, _: running_store.api.patch("/v1/runs/night", json={"labels": {"a": "b"}}),
     "a replay of its name": lambda _, writer: writer.write_batch((), replays=[ReplayReported("night", b"{}")]),
     "effects": write_effects,
-    "the deletion of a call": lambda house, _: house.api.delete(f"/v1/calls/{tool_exchange(0).exchange.id}"),
-    "its deletion": lambda house, _: house.api.delete("/v1/runs/night"),
+    "the deletion of a call": lambda running_store, _: running_store.api.delete(
+        f"/v1/calls/{tool_exchange(0).exchange.id}"
+    ),
+    "its deletion": lambda running_store, _: running_store.api.delete("/v1/runs/night"),
 }
 
 
@@ -118,7 +120,7 @@ CHANGES: dict[str, Change] = {
 async def test_what_changes_a_run_makes_what_was_loaded_ahead_worthless(
     tmp_path: Path, database: Database, data: Path, is_stored: bool
 ) -> None:
-    async with preloading(tmp_path, database, data if is_stored else None) as (preloaded, house):
+    async with preloading(tmp_path, database, data if is_stored else None) as (preloaded, running_store):
         writer = BatchWriter(database, profile=PROFILES.digest)
         for what, change in CHANGES.items():
             assert await preloaded.load_newest()
@@ -127,7 +129,7 @@ async def test_what_changes_a_run_makes_what_was_loaded_ahead_worthless(
             assert found.recording is not None
             assert await preloaded.take("night") is None, "a recording is taken once"
             assert await preloaded.load_newest()
-            done = await change(house, writer)
+            done = await change(running_store, writer)
             assert not isinstance(done, httpx2.Response) or done.is_success, (what, done)
             assert await preloaded.take("night") is None, what
 
@@ -147,7 +149,7 @@ async def test_what_is_loaded_before_a_transaction_ends_is_worthless_after_it(
 async def test_a_run_is_fetched_while_the_store_server_does_not_say_its_version(
     tmp_path: Path, database: Database, data: Path
 ) -> None:
-    async with preloading(tmp_path, database, data) as (preloaded, house):
+    async with preloading(tmp_path, database, data) as (preloaded, running_store):
         assert await preloaded.load_newest()
         os.rename(data, away := data.with_suffix(".away"))
         assert await preloaded.take("night") is not None, "the connection is there"
@@ -166,7 +168,7 @@ async def test_a_run_is_fetched_while_the_store_server_does_not_say_its_version(
             await connection.execute("UPDATE runs SET bodies_erased_at = 1 WHERE id = 'night'")
         assert await preloaded.take("night") is None, "its bodies go from now on"
         assert await preloaded.versions.read(["night", "unknown"]) == (None, None)
-        assert (await house.api.get("/v1/runs/night")).is_success
+        assert (await running_store.api.get("/v1/runs/night")).is_success
 
 
 async def test_a_store_server_that_cannot_say_versions_serves_without(database: Database, data: Path) -> None:
@@ -187,7 +189,7 @@ async def until_loaded(preloaded: PreloadedRecordings) -> None:
 async def test_a_run_that_is_expected_is_loaded_and_used_as_long_as_it_is_unchanged(
     tmp_path: Path, database: Database, data: Path, is_stored: bool
 ) -> None:
-    async with preloading(tmp_path, database, data if is_stored else None, follows=False) as (preloaded, house):
+    async with preloading(tmp_path, database, data if is_stored else None, follows=False) as (preloaded, running_store):
         fetch, fetched = preloaded.fetch, []
 
         async def fetch_and_note(name: str) -> FoundRecording:
@@ -210,7 +212,7 @@ async def test_a_run_that_is_expected_is_loaded_and_used_as_long_as_it_is_unchan
         found = await preloaded.fetch_or_take("night")
         assert found.bundle is not None
         assert len(found.bundle.entries) == 2
-        assert (await house.api.get("/v1/runs/night")).is_success
+        assert (await running_store.api.get("/v1/runs/night")).is_success
 
 
 async def test_the_version_is_asked_for_when_the_head_of_a_request_has_come(
@@ -241,10 +243,10 @@ async def test_the_version_is_asked_for_when_the_head_of_a_request_has_come(
 async def test_a_recording_is_made_by_the_thread_that_fetches_it_unless_it_is_edited(
     tmp_path: Path, database: Database, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    async with preloading(tmp_path, database, follows=False) as (preloaded, house):
-        preloaded.fetch = fetch = store_loader(str(house.api.base_url), None, PROFILES)
+    async with preloading(tmp_path, database, follows=False) as (preloaded, running_store):
+        preloaded.fetch = fetch = store_loader(str(running_store.api.base_url), None, PROFILES)
         edited = {"run": "night", "id": "edited", "overrides": [{"step": 1, "text": "another"}]}
-        assert (await house.api.post("/v1/replays", json=edited)).status_code == 201
+        assert (await running_store.api.post("/v1/replays", json=edited)).status_code == 201
         assert (await fetch("edited")).recording is None
         found = await fetch("night")
         assert found.recording is not None
@@ -286,12 +288,12 @@ async def _result_of(found: Awaitable[FoundRecording]) -> FoundRecording:
 async def test_a_replay_that_was_created_over_rest_is_expected_with_its_options(
     tmp_path: Path, database: Database, data: Path, is_stored: bool
 ) -> None:
-    async with preloading(tmp_path, database, data if is_stored else None, follows=False) as (preloaded, house):
+    async with preloading(tmp_path, database, data if is_stored else None, follows=False) as (preloaded, running_store):
         writer = BatchWriter(database, profile=PROFILES.digest)
         created = {"run": "night", "id": "again", "after_last": "cycle"}
         edited = {"run": "night", "id": "edited", "overrides": [{"step": 1, "text": "another"}]}
         for options in (created, edited):
-            answer = await house.api.post("/v1/replays", json=options)
+            answer = await running_store.api.post("/v1/replays", json=options)
             assert answer.status_code == 201, answer.text
         preloaded.expect("edited")
         await until_loaded(preloaded)
@@ -302,7 +304,7 @@ async def test_a_replay_that_was_created_over_rest_is_expected_with_its_options(
             preloaded.expect("again")
             await until_loaded(preloaded)
             if change is not None:
-                await change(house, writer)
+                await change(running_store, writer)
             found = await preloaded.take("again")
             if change is None:
                 assert found is not None
@@ -320,7 +322,7 @@ async def test_a_replay_or_fork_is_loaded_when_it_is_created(
 ) -> None:
     socket = data if is_stored else None
     async with (
-        preloading(tmp_path, database, socket, mode="auto", follows=False) as (preloaded, house),
+        preloading(tmp_path, database, socket, mode="auto", follows=False) as (preloaded, running_store),
         asyncio.TaskGroup() as group,
     ):
         fetch, fetched, has_begun = preloaded.fetch, [], asyncio.Event()
@@ -334,7 +336,7 @@ async def test_a_replay_or_fork_is_loaded_when_it_is_created(
         tasks = [group.create_task(work) for work in (preloaded.load_expected(), preloaded.load_announced())]
         await asyncio.sleep(0)  # what was created before is not loaded
         path, options = ("/v1/runs/night/forks", {"from": 1}) if is_fork else ("/v1/replays", {"run": "night"})
-        answer = await house.api.post(path, json={**options, "id": "again"})
+        answer = await running_store.api.post(path, json={**options, "id": "again"})
         assert answer.status_code == 201, answer.text
         async with asyncio.timeout(60):
             await has_begun.wait()
@@ -406,9 +408,9 @@ async def test_runs_are_loaded_together_and_noted_as_what_nobody_asked_for(
     names = [f"run-{number}" for number in range(5)]
     for number, name in enumerate(names, 1):
         await writer.write_batch([tool_exchange(number, run=name)])
-    async with preloading(tmp_path, database) as (preloaded, house):
+    async with preloading(tmp_path, database) as (preloaded, running_store):
         # A run with effects is read alone.
-        await write_effects(house, writer)
+        await write_effects(running_store, writer)
         assert await preloaded.load_newest()
         for name in ("night", *names):
             found = await preloaded.take(name)
@@ -418,14 +420,14 @@ async def test_runs_are_loaded_together_and_noted_as_what_nobody_asked_for(
             alone = await preloaded.fetch(name)
             assert alone.bundle is not None
             assert list(found.bundle.exchanges) == list(alone.bundle.exchanges)
-        noted = (await house.api.get("/v1/audit", params={"action": "preload"})).json()["items"]
+        noted = (await running_store.api.get("/v1/audit", params={"action": "preload"})).json()["items"]
         assert len(noted) == 1
         assert all(f"run={name}" in noted[0]["path"] for name in ("night", *names))
-        exports = (await house.api.get("/v1/audit", params={"action": "export"})).json()["items"]
+        exports = (await running_store.api.get("/v1/audit", params={"action": "export"})).json()["items"]
         assert sum("night" in one["path"] for one in exports) == 2, "ahead because of its effects, and by this test"
         assert len(exports) == 2 + len(names)
         for headers in ({}, {PRELOAD_HEADER: "guessed"}):
-            is_problem(await house.api.get("/v1/preload?run=night", headers=headers), 404, "not_found")
+            is_problem(await running_store.api.get("/v1/preload?run=night", headers=headers), 404, "not_found")
         # An answer holds so much that the next run fits no more: it is first of the next one.
         monkeypatch.setattr(replays_route, "PRELOADED_BYTES", 1)
         assert await preloaded.load_newest()

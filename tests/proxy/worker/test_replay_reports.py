@@ -17,7 +17,7 @@ from store.api.routes.replays import new_report
 from store.database.connection import Database
 from store.spool import Spool, SpoolFull
 from tests.replay.strategies import PROFILES, chat, exchange, model_answer, run_of
-from tests.store.house import House, open_house
+from tests.store.running_store import RunningStore, open_store
 
 
 @asynccontextmanager
@@ -45,36 +45,36 @@ def report_of(replay: str) -> dict[str, Any]:
     return new_report(replay, "night", 2)
 
 
-async def served_count(house: House) -> int:
-    told = (await house.api.get("/v1/replays/night?settled=true")).json()
+async def served_count(running_store: RunningStore) -> int:
+    told = (await running_store.api.get("/v1/replays/night?settled=true")).json()
     assert told["settled"]
     return int(told["served"])
 
 
 async def test_a_report_is_waited_for_until_the_worker_has_noted_it(tmp_path: Path, database: Database) -> None:
     spools = tmp_path / "spools"
-    async with open_house(spools, database) as house:
+    async with open_store(spools, database) as running_store:
         with Spool(spools / "worker") as spool:
             notes = noting(tmp_path, spool)
             async with replaying(notes) as replays, asyncio.TaskGroup() as group:
-                assert not await house.store_server.wait_until_settled(0.2, reports=True), (
+                assert not await running_store.store_server.wait_until_settled(0.2, reports=True), (
                     "a client has seen its answer"
                 )
-                assert await house.store_server.wait_until_settled(10), "nothing else is lacking"
-                asking = group.create_task(served_count(house))
+                assert await running_store.store_server.wait_until_settled(10), "nothing else is lacking"
+                asking = group.create_task(served_count(running_store))
                 await notes.write_changes(replays)
             assert asking.result() == 1
 
 
 async def test_what_a_killed_worker_did_not_note_is_not_waited_for(tmp_path: Path, database: Database) -> None:
     spools = tmp_path / "spools"
-    async with open_house(spools, database) as house:
+    async with open_store(spools, database) as running_store:
         with Spool(spools / "worker") as spool:
             notes = noting(tmp_path, spool)
             async with replaying(notes) as replays:
                 await notes.write_changes(replays)
                 await replays.answer(chat("b"), run=None, owner="")
-        assert await served_count(house) == 1
+        assert await served_count(running_store) == 1
 
 
 async def test_a_replay_that_begins_is_noted_in_a_file_that_is_ready(tmp_path: Path) -> None:
@@ -106,16 +106,16 @@ async def test_a_full_spool_ends_no_worker_and_is_tried_again(
     tmp_path: Path, database: Database, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     spools = tmp_path / "spools"
-    async with open_house(spools, database) as house:
+    async with open_store(spools, database) as running_store:
         with Spool(spools / "worker") as spool:
             notes = noting(tmp_path, spool)
             async with replaying(notes) as replays:
                 with monkeypatch.context() as full:
                     full.setattr(spool, "append", _full)
                     await notes.write_changes(replays)
-                assert not await house.store_server.wait_until_settled(0.1, reports=True)
+                assert not await running_store.store_server.wait_until_settled(0.1, reports=True)
                 await notes.write_changes(replays)
-                assert await served_count(house) == 1
+                assert await served_count(running_store) == 1
 
 
 def _full(*_: object) -> int:

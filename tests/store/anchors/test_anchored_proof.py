@@ -26,7 +26,7 @@ from store.proof.verification import RunVerifier
 from store.query.call_reader import CallReader
 from tests.store.anchors.servers import WITNESS_TIME, OpensslAuthority, SpecWitness, serving
 from tests.store.anchors.test_anchorer import LOG_KEY, ORIGIN, make_anchorer, seal
-from tests.store.house import PROFILES, SIGNING_KEYS, open_house
+from tests.store.running_store import PROFILES, SIGNING_KEYS, open_store
 from tests.store.samples import call, tool_exchange
 
 RUN = "night-run"
@@ -72,20 +72,20 @@ def authority(tmp_path_factory: pytest.TempPathFactory) -> OpensslAuthority:
 @pytest.fixture
 async def anchored_run(database: Database, tmp_path: Path, authority: OpensslAuthority) -> AnchoredRun:
     witness = SpecWitness({ORIGIN: LOG_KEY})
-    async with open_house(tmp_path / "spool", database) as house:
+    async with open_store(tmp_path / "spool", database) as running_store:
         copies = tmp_path / "checkpoints"
         await BatchWriter(database, profile=PROFILES.digest).write_batch(
             [tool_exchange(0, run=RUN), tool_exchange(1, run=RUN)]
         )
         # The run is covered by a checkpoint that nobody is asked about, and by later ones.
-        assert (await house.api.get(f"/v1/runs/{RUN}/verify")).json()["verdict"] == "verified"
+        assert (await running_store.api.get(f"/v1/runs/{RUN}/verify")).json()["verdict"] == "verified"
         await seal(database, copies, 5)
         with serving(witness.answer) as url, serving(authority.answer) as authority_url:
             anchorer, _ = make_anchorer(database, witness.target(url), timestamp=authority.target(authority_url))
             await anchorer.ask_due()
             assert not anchorer.troubles("default")
         await seal(database, copies, 6)
-        bundle = (await house.api.get(f"/v1/runs/{RUN}/bundle")).content
+        bundle = (await running_store.api.get(f"/v1/runs/{RUN}/bundle")).content
     return AnchoredRun(
         database=database, copies=copies, bundle=bundle, witness=witness.verifier_key, roots=authority.roots
     )

@@ -16,7 +16,7 @@ from store.database.connection import Database
 from store.ingest.batch_writer import BatchWriter
 from store.proof.sealing import Sealer
 from tests.store.anchors.servers import WITNESS_TIME, OpensslAuthority, Reply, SpecWitness, serving
-from tests.store.house import SIGNING_KEYS
+from tests.store.running_store import SIGNING_KEYS
 from tests.store.samples import tool_exchange
 from tests.support.postgres import STORE_SERVER
 

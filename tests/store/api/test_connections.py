@@ -11,7 +11,7 @@ import pytest
 from store.api import server
 from store.api.limits import connections
 from store.database.connection import Database
-from tests.store.house import House, open_house
+from tests.store.running_store import RunningStore, open_store
 
 TOKEN = "correct-horse-battery-staple"
 AUTHORIZATION = b"Authorization: Bearer " + TOKEN.encode()
@@ -19,8 +19,10 @@ HEALTH = b"GET /healthz HTTP/1.1\r\nHost: 127.0.0.1\r\n"
 
 
 @asynccontextmanager
-async def opened_connection(house: House) -> AsyncIterator[tuple[asyncio.StreamReader, asyncio.StreamWriter]]:
-    reader, writer = await asyncio.open_connection(house.api.base_url.host, house.api.base_url.port)
+async def opened_connection(
+    running_store: RunningStore,
+) -> AsyncIterator[tuple[asyncio.StreamReader, asyncio.StreamWriter]]:
+    reader, writer = await asyncio.open_connection(running_store.api.base_url.host, running_store.api.base_url.port)
     try:
         yield reader, writer
     finally:
@@ -45,8 +47,8 @@ async def status(reader: asyncio.StreamReader) -> int:
     "piece", [b"", b"X-A: " + b"a" * 60_000, b"X-A: b\r\n" * 7_500], ids=["target", "value", "fields"]
 )
 async def test_a_head_that_does_not_end_is_refused(tmp_path: Path, database: Database, piece: bytes) -> None:
-    async with open_house(tmp_path / "spool", database, tokens=[TOKEN], follows=False) as house:
-        async with opened_connection(house) as (reader, writer):
+    async with open_store(tmp_path / "spool", database, tokens=[TOKEN], follows=False) as running_store:
+        async with opened_connection(running_store) as (reader, writer):
             # A second one, on a connection that was in use before.
             writer.write(HEALTH + b"\r\n")
             assert await status(reader) == 200
@@ -55,7 +57,7 @@ async def test_a_head_that_does_not_end_is_refused(tmp_path: Path, database: Dat
             for _ in range(100):
                 writer.write((piece or b"a" * 60_000).removeprefix(b"X-A: ") if piece[-1:] != b"\n" else piece)
             assert await status(reader) == 400
-        async with opened_connection(house) as (reader, writer):
+        async with opened_connection(running_store) as (reader, writer):
             writer.write(HEALTH + b"X-A: " + b"a" * 60_000 + b"\r\n\r\n")
             assert await status(reader) == 200
 
@@ -64,12 +66,12 @@ async def test_a_connection_on_which_nothing_is_asked_is_closed(
     tmp_path: Path, database: Database, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(connections, "HEAD_TIMEOUT", 0.5)
-    async with open_house(tmp_path / "spool", database, tokens=[TOKEN], follows=False) as house:
+    async with open_store(tmp_path / "spool", database, tokens=[TOKEN], follows=False) as running_store:
         for beginning in (b"", b"\r\n", b"GET /healthz", HEALTH):
-            async with opened_connection(house) as (reader, writer):
+            async with opened_connection(running_store) as (reader, writer):
                 writer.write(beginning)
                 assert await is_closed(reader), beginning
-        async with opened_connection(house) as (reader, writer), opened_connection(house) as streaming:
+        async with opened_connection(running_store) as (reader, writer), opened_connection(running_store) as streaming:
             # A request that is being answered may take as long as it likes.
             streaming[1].write(b"GET /v1/events HTTP/1.1\r\nHost: 127.0.0.1\r\n%s\r\n\r\n" % AUTHORIZATION)
             assert await status(streaming[0]) == 200
@@ -90,13 +92,13 @@ async def test_connections_on_which_nothing_is_asked_make_room_for_others(
 ) -> None:
     monkeypatch.setattr(server, "connection_limit", lambda: 3)
     async with (
-        open_house(tmp_path / "spool", database, tokens=[TOKEN], follows=False) as house,
+        open_store(tmp_path / "spool", database, tokens=[TOKEN], follows=False) as running_store,
         AsyncExitStack() as stack,
     ):
-        address = (house.api.base_url.host, house.api.base_url.port or 0)
+        address = (running_store.api.base_url.host, running_store.api.base_url.port or 0)
         # All of them are there before the server can accept one.
         idle = [stack.enter_context(socket.create_connection(address)) for _ in range(50)]
-        assert (await house.api.get("/healthz")).status_code == 200
+        assert (await running_store.api.get("/healthz")).status_code == 200
         streams = [await asyncio.open_connection(sock=each) for each in idle]
         *older, (reader, writer) = streams
         assert [await is_closed(each) for each, _ in older[:47]] == [True] * 47

@@ -24,7 +24,7 @@ from store.query.call_reader import CallReader
 from store.query.filters import Filters
 from store.query.runs import Runs
 from store.spool import Spool
-from tests.store.house import PROFILES, import_bundle, open_house
+from tests.store.running_store import PROFILES, import_bundle, open_store
 from tests.store.samples import NOON, SECOND, exchange, prose, uuid7
 
 OWNER = "18f3a2-10.0.0.7"
@@ -247,17 +247,17 @@ async def test_from_the_spool_to_a_bundle_the_run_is_the_one_that_the_body_names
         traced_exchange(4),
         traced_exchange(5),
     ]
-    async with open_house(tmp_path, database) as house:
+    async with open_store(tmp_path, database) as running_store:
         with Spool(tmp_path / "worker") as spool:
             written = [spool.append(encode_records(record)) for one in sent for record in exchange_events(one)]
             await spool.wait_until_durable(max(written))
-            listed = (await house.api.get(f"/v1/runs/{SESSION}/calls?settled=true")).json()
+            listed = (await running_store.api.get(f"/v1/runs/{SESSION}/calls?settled=true")).json()
         assert [call["id"] for call in listed["items"]] == [sent[0].id, sent[2].id]
-        assert (await house.api.get(f"/v1/runs/{OWNER}")).json()["exchanges"] == 1
-        assert (await house.api.get(f"/v1/runs/{TRACE}")).json()["exchanges"] == 2
-        evidence = (await house.api.get(f"/v1/exchanges/{sent[0].id}")).json()["run_evidence"]
+        assert (await running_store.api.get(f"/v1/runs/{OWNER}")).json()["exchanges"] == 1
+        assert (await running_store.api.get(f"/v1/runs/{TRACE}")).json()["exchanges"] == 2
+        evidence = (await running_store.api.get(f"/v1/exchanges/{sent[0].id}")).json()["run_evidence"]
         assert evidence == [["body/prompt_cache_key", SESSION], ["owner", OWNER]]
-        bundle = (await house.api.get(f"/v1/runs/{SESSION}/bundle")).content
+        bundle = (await running_store.api.get(f"/v1/runs/{SESSION}/bundle")).content
         assert [one.run for one in read_bundle(bundle.splitlines(keepends=True)).exchanges] == [SESSION] * 2
-        assert (await house.api.delete(f"/v1/runs/{SESSION}")).status_code == 200
-        assert (await import_bundle(house, bundle))["exchanges"] == 2
+        assert (await running_store.api.delete(f"/v1/runs/{SESSION}")).status_code == 200
+        assert (await import_bundle(running_store, bundle))["exchanges"] == 2

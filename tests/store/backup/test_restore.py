@@ -24,8 +24,8 @@ from store.backup.write_backup import write_backup
 from store.database.blobs import BodyUnavailable
 from store.database.connection import MIGRATION_LOCK, Database, DatabaseUnusable
 from store.embedded.postgres import EmbeddedServer
-from tests.store.house import House, import_bundle, open_house
 from tests.store.objects.test_body_objects import conversation, object_storage, read_exchanges, store
+from tests.store.running_store import RunningStore, import_bundle, open_store
 from tests.support.postgres import create, run, url
 from tests.support.service import command
 
@@ -75,9 +75,9 @@ async def copy(tmp_path: Path, database: Database, database_url: str) -> Copy:
     }.items():
         (data / name).parent.mkdir(parents=True, exist_ok=True)
         (data / name).write_bytes(content)
-    async with open_house(data / "spool", database) as house:
-        await import_bundle(house)
-        await _settle(house)
+    async with open_store(data / "spool", database) as running_store:
+        await import_bundle(running_store)
+        await _settle(running_store)
     rows = await rows_by_table(database_url)
     file = tmp_path / "backup.tar"
     summary = await write_backup(file, data, database_url, version="test", now=NOW, report=lambda _: None)
@@ -85,8 +85,8 @@ async def copy(tmp_path: Path, database: Database, database_url: str) -> Copy:
     return Copy(file=file, rows=rows)
 
 
-async def _settle(house: House) -> None:
-    await house.followers.wait_until_caught_up()
+async def _settle(running_store: RunningStore) -> None:
+    await running_store.followers.wait_until_caught_up()
 
 
 async def test_every_row_comes_back_and_the_rest_is_made_anew(
@@ -104,8 +104,8 @@ async def test_every_row_comes_back_and_the_rest_is_made_anew(
     second = Database(empty_database_url)
     await second.prepare()
     try:
-        async with open_house(root / "spool", second) as house:
-            await _settle(house)
+        async with open_store(root / "spool", second) as running_store:
+            await _settle(running_store)
             made = await rows_by_table(empty_database_url)
             for table in ("text_groups", "call_sums", "run_totals"):
                 # A group of texts gets another id, and is otherwise the same.

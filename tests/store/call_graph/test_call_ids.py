@@ -16,7 +16,7 @@ from store.database.connection import Database
 from store.ingest.batch_writer import BatchWriter, DerivedExchange
 from store.query.call_reader import CallReader
 from store.query.filters import Filters
-from tests.store.house import PROFILES, open_house
+from tests.store.running_store import PROFILES, open_store
 from tests.store.samples import exchange
 
 CHAT = "https://api.openai.com/v1/chat/completions"
@@ -175,7 +175,7 @@ def test_only_models_give_and_take_ids() -> None:
 
 async def test_links_are_told_over_rest(tmp_path: Path, database: Database) -> None:
     await put(database, chat(1, USER, asks=[OSLO]), chat(2, USER, ASSISTANT, result("call_1")))
-    async with open_house(tmp_path, database) as house:
-        found = (await house.api.get("/v1/runs/night-run/calls?fields=*")).json()["items"]
+    async with open_store(tmp_path, database) as running_store:
+        found = (await running_store.api.get("/v1/runs/night-run/calls?fields=*")).json()["items"]
         assert found[1]["follows"][0]["step"] == 1
-        assert (await house.api.get(f"/v1/calls/{found[1]['id']}")).json() == found[1]
+        assert (await running_store.api.get(f"/v1/calls/{found[1]['id']}")).json() == found[1]

@@ -15,7 +15,7 @@ from store.database.connection import Database
 from store.drift.latency_changes import judge_days
 from store.query.stats.stats import DayLatencies
 from store.sums.latency_classes import latency_class
-from tests.store.house import PROFILES, House, import_bundle, open_house
+from tests.store.running_store import PROFILES, RunningStore, import_bundle, open_store
 from tests.store.samples import NOON, exchange
 
 DAY: Final = 86_400_000_000_000
@@ -87,12 +87,12 @@ def test_changes_before_the_time_that_is_asked_for_are_left_out() -> None:
 
 
 @pytest.fixture
-async def house(tmp_path: Path, database: Database) -> AsyncIterator[House]:
-    async with open_house(tmp_path / "spool", database) as house:
-        yield house
+async def running_store(tmp_path: Path, database: Database) -> AsyncIterator[RunningStore]:
+    async with open_store(tmp_path / "spool", database) as running_store:
+        yield running_store
 
 
-async def record_days(house: House, run: str, medians: Sequence[int], status: int = 200) -> None:
+async def record_days(running_store: RunningStore, run: str, medians: Sequence[int], status: int = 200) -> None:
     entries = []
     for number, median in enumerate(medians):
         for call in range(35):
@@ -109,15 +109,15 @@ async def record_days(house: House, run: str, medians: Sequence[int], status: in
             took = (median + call) * MS
             entries.append(Entry(exchange=replace(made, first_byte_at=took, ended_at=took + 3 * MS)))
     await import_bundle(
-        house, b"".join(bundle_lines(Bundle(run={"id": run}, profiles=PROFILES.digest, entries=tuple(entries))))
+        running_store, b"".join(bundle_lines(Bundle(run={"id": run}, profiles=PROFILES.digest, entries=tuple(entries))))
     )
 
 
-async def test_drift_says_which_models_became_slower(house: House) -> None:
-    await record_days(house, "alias", [400, 410, 1000])
-    await record_days(house, "steady", [400, 410, 405])
-    await record_days(house, "refused-fast", [400, 410], status=429)
-    found: dict[str, Any] = (await house.api.get("/v1/drift", params={"settled": "true"})).json()
+async def test_drift_says_which_models_became_slower(running_store: RunningStore) -> None:
+    await record_days(running_store, "alias", [400, 410, 1000])
+    await record_days(running_store, "steady", [400, 410, 405])
+    await record_days(running_store, "refused-fast", [400, 410], status=429)
+    found: dict[str, Any] = (await running_store.api.get("/v1/drift", params={"settled": "true"})).json()
     assert found["items"] == []
     by_model = {one["model_requested"]: one for one in found["latencies"]}
     assert list(by_model) == ["alias", "steady"], "what changed comes first, and errors have no latencies"
@@ -129,5 +129,5 @@ async def test_drift_says_which_models_became_slower(house: House) -> None:
         "verdict": "same",
         **dict.fromkeys(("why", "since", "ratio", "before", "after")),
     }
-    only: dict[str, Any] = (await house.api.get("/v1/drift", params={"model": "steady"})).json()
+    only: dict[str, Any] = (await running_store.api.get("/v1/drift", params={"model": "steady"})).json()
     assert [one["model_requested"] for one in only["latencies"]] == ["steady"]

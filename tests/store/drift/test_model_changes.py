@@ -14,28 +14,28 @@ from store.drift.model_changes import AnswerComparison, DriftQuestion
 from store.drift.model_changes import find_model_changes as store_drift
 from store.query.rest_shapes import rfc3339
 from tests.store.agents import Agent
-from tests.store.house import PROFILES, House, import_bundle, is_problem, make_ingester, open_house
+from tests.store.running_store import PROFILES, RunningStore, import_bundle, is_problem, make_ingester, open_store
 from tests.store.samples import NOON, SECOND
 
 HOUR = 3600
 
 
 @pytest.fixture
-async def house(tmp_path: Path, database: Database) -> AsyncIterator[House]:
-    async with open_house(tmp_path / "spool", database) as house:
-        yield house
+async def running_store(tmp_path: Path, database: Database) -> AsyncIterator[RunningStore]:
+    async with open_store(tmp_path / "spool", database) as running_store:
+        yield running_store
 
 
-async def ran(house: House, name: str, hour: int, **agent: Any) -> list[str]:
+async def ran(running_store: RunningStore, name: str, hour: int, **agent: Any) -> list[str]:
     """Store a run that began at this hour, and return the ids of its model calls."""
     made = Agent(turns=2, offset=hour * HOUR, **agent).run(name)
     bundle = Bundle(run={"id": name}, profiles=PROFILES.digest, entries=tuple(Entry(exchange=each) for each in made))
-    await import_bundle(house, b"".join(bundle_lines(bundle)))
+    await import_bundle(running_store, b"".join(bundle_lines(bundle)))
     return [made[0].id, made[2].id]
 
 
-async def drift(house: House, **query: str) -> dict[str, Any]:
-    answer = await house.api.get("/v1/drift", params=query)
+async def drift(running_store: RunningStore, **query: str) -> dict[str, Any]:
+    answer = await running_store.api.get("/v1/drift", params=query)
     assert answer.status_code == 200, answer.text
     told: dict[str, Any] = answer.json()
     return told
@@ -45,20 +45,23 @@ def at(hour: int, seconds: int = 0) -> int:
     return NOON + (hour * HOUR + seconds) * SECOND
 
 
-async def test_a_provider_that_stays_as_it_is_does_not_drift(house: House) -> None:
+async def test_a_provider_that_stays_as_it_is_does_not_drift(running_store: RunningStore) -> None:
     for hour in range(3):
-        await ran(house, f"run-{hour}", hour)
-    told = await drift(house)
+        await ran(running_store, f"run-{hour}", hour)
+    told = await drift(running_store)
     assert told["items"] == []
     assert [variant["calls"] for variant in told["variants"]] == [6]
     [answers] = told["answers"]
     assert (answers["asked_again"], answers["answered_otherwise"]) == (4, 0)
 
 
-async def test_another_model_behind_the_same_name_is_found_with_when_and_examples(house: House) -> None:
-    before = [*await ran(house, "a", 0), *await ran(house, "b", 1)]
-    after = [*await ran(house, "c", 2, model="gpt-5-2026-09-09"), *await ran(house, "d", 3, model="gpt-5-2026-09-09")]
-    [change] = (await drift(house))["items"]
+async def test_another_model_behind_the_same_name_is_found_with_when_and_examples(running_store: RunningStore) -> None:
+    before = [*await ran(running_store, "a", 0), *await ran(running_store, "b", 1)]
+    after = [
+        *await ran(running_store, "c", 2, model="gpt-5-2026-09-09"),
+        *await ran(running_store, "d", 3, model="gpt-5-2026-09-09"),
+    ]
+    [change] = (await drift(running_store))["items"]
     assert (change["provider"], change["model_requested"], change["kind"]) == ("openai", "gpt-5", "model")
     assert change["from"] == {"model_returned": "gpt-5-2026-01-01", "system_fingerprint": "fp_1"}
     assert change["to"] == {"model_returned": "gpt-5-2026-09-09", "system_fingerprint": "fp_1"}
@@ -70,32 +73,34 @@ async def test_another_model_behind_the_same_name_is_found_with_when_and_example
     assert change["same_requests"] == {"asked_again": 2, "answered_otherwise": 0, "example": None}
 
 
-async def test_a_change_by_which_the_same_request_is_answered_otherwise_says_so(house: House) -> None:
-    [first, _] = await ran(house, "a", 0)
-    [then, _] = await ran(house, "b", 1, model="gpt-5-2026-09-09", asks=lambda turn: "something else")
-    [change] = (await drift(house))["items"]
+async def test_a_change_by_which_the_same_request_is_answered_otherwise_says_so(running_store: RunningStore) -> None:
+    [first, _] = await ran(running_store, "a", 0)
+    [then, _] = await ran(running_store, "b", 1, model="gpt-5-2026-09-09", asks=lambda turn: "something else")
+    [change] = (await drift(running_store))["items"]
     assert change["same_requests"] == {"asked_again": 1, "answered_otherwise": 1, "example": [first, then]}
 
 
-async def test_another_fingerprint_is_a_change_of_its_own_kind(house: House) -> None:
-    await ran(house, "a", 0)
-    await ran(house, "b", 1, fingerprint=lambda turn: "fp_2")
-    [change] = (await drift(house))["items"]
+async def test_another_fingerprint_is_a_change_of_its_own_kind(running_store: RunningStore) -> None:
+    await ran(running_store, "a", 0)
+    await ran(running_store, "b", 1, fingerprint=lambda turn: "fp_2")
+    [change] = (await drift(running_store))["items"]
     assert change["kind"] == "fingerprint"
     assert (change["from"]["system_fingerprint"], change["to"]["system_fingerprint"]) == ("fp_1", "fp_2")
 
 
-async def test_two_that_answer_by_turns_have_not_replaced_one_another(house: House) -> None:
+async def test_two_that_answer_by_turns_have_not_replaced_one_another(running_store: RunningStore) -> None:
     for hour in range(4):
-        await ran(house, f"run-{hour}", hour, fingerprint=lambda turn, hour=hour: f"fp_{hour % 2}")
-    [change] = (await drift(house))["items"]
+        await ran(running_store, f"run-{hour}", hour, fingerprint=lambda turn, hour=hour: f"fp_{hour % 2}")
+    [change] = (await drift(running_store))["items"]
     assert change["replaced"] is False
 
 
-async def test_the_same_model_that_answers_otherwise_shows_without_a_word_of_the_provider(house: House) -> None:
-    [first, _] = await ran(house, "a", 0)
-    [then, _] = await ran(house, "b", 1, asks=lambda turn: "something else")
-    told = await drift(house)
+async def test_the_same_model_that_answers_otherwise_shows_without_a_word_of_the_provider(
+    running_store: RunningStore,
+) -> None:
+    [first, _] = await ran(running_store, "a", 0)
+    [then, _] = await ran(running_store, "b", 1, asks=lambda turn: "something else")
+    told = await drift(running_store)
     assert told["items"] == []
     [answers] = told["answers"]
     assert (answers["asked_again"], answers["answered_otherwise"]) == (1, 1)
@@ -109,7 +114,7 @@ IGNORED = (("$.choices[*].message.tool_calls[*].function.arguments", 0), ("$.cho
 
 async def test_what_a_profile_says_to_ignore_in_answers_is_no_other_answer(tmp_path: Path, database: Database) -> None:
     """As in a diff, the profiles in force apply, even if they are newer than the calls."""
-    async with open_house(tmp_path / "spool", database) as before:
+    async with open_store(tmp_path / "spool", database) as before:
         await ran(before, "a", 0)
         await ran(before, "b", 1, asks=lambda turn: "something else")
     rule = '[[profile]]\nname = "mine/1"\nextends = "openai_chat/1"\nmatch = { host = "*" }\n'
@@ -124,10 +129,10 @@ async def test_what_a_profile_says_to_ignore_in_answers_is_no_other_answer(tmp_p
         assert (answers["example"] is None, answers["first_at"] is None) == (not otherwise, not otherwise), path
 
 
-async def test_what_failed_tells_nothing_of_a_model(house: House) -> None:
-    await ran(house, "a", 0)
-    await ran(house, "b", 1, status=lambda turn: 500)
-    told = await drift(house)
+async def test_what_failed_tells_nothing_of_a_model(running_store: RunningStore) -> None:
+    await ran(running_store, "a", 0)
+    await ran(running_store, "b", 1, status=lambda turn: 500)
+    told = await drift(running_store)
     assert told["items"] == []
     assert [variant["calls"] for variant in told["variants"]] == [2]
 
@@ -144,9 +149,9 @@ NARROWED: tuple[tuple[Mapping[str, str], int], ...] = (
 )
 
 
-async def test_a_question_can_be_narrowed_and_still_knows_what_was_before(house: House) -> None:
-    await ran(house, "a", 0)
-    await ran(house, "b", 1, model="gpt-5-2026-09-09")
+async def test_a_question_can_be_narrowed_and_still_knows_what_was_before(running_store: RunningStore) -> None:
+    await ran(running_store, "a", 0)
+    await ran(running_store, "b", 1, model="gpt-5-2026-09-09")
     for query, found in NARROWED:
-        assert len((await drift(house, **query))["items"]) == found, query
-    is_problem(await house.api.get("/v1/drift", params={"since": "yesterday"}), 422)
+        assert len((await drift(running_store, **query))["items"]) == found, query
+    is_problem(await running_store.api.get("/v1/drift", params={"since": "yesterday"}), 422)

@@ -35,7 +35,7 @@ from store.retention.partition_swap import erased_days
 from store.retention.rules import RetentionPolicy
 from store.retention.runner import RetentionRunner
 from store.spool import Spool
-from tests.store.house import House, is_problem, make_ingester, open_house, running
+from tests.store.running_store import RunningStore, is_problem, make_ingester, open_store, running
 from tests.store.samples import NOON, SECOND, exchange
 from tests.store.sums.test_run_sums import derive
 
@@ -216,37 +216,37 @@ async def test_a_run_whose_id_is_part_of_other_texts_takes_only_its_own_replays(
 
 
 async def test_a_match_finds_a_person_over_all_runs(tmp_path: Path, database: Database) -> None:
-    async with open_house(tmp_path / "spool", database) as house:
+    async with open_store(tmp_path / "spool", database) as running_store:
         people = [
             exchange(number, run=f"run-{number}", request=json.dumps({"user": {"id": 7 if number < 2 else 8}}).encode())
             for number in range(3)
         ]
         answered = exchange(9, run="run-9", response=b'{"found": [{"user": {"id": 7}}]}')
         await store(database, [*people, answered])
-        plan = await post(house, {"match": "$..user.id=7", "dry_run": True})
+        plan = await post(running_store, {"match": "$..user.id=7", "dry_run": True})
         assert (plan["looked_at"], plan["next"]) == (4, None)
         assert (plan["erased"], plan["runs"], len(plan["exchanges"])) == (False, ["run-0", "run-1", "run-9"], 3)
-        done = await post(house, {"match": "$..user.id=7"})
+        done = await post(running_store, {"match": "$..user.id=7"})
         assert (done["erased"], sorted(done["exchanges"])) == (True, plan["exchanges"])
         assert done["rows"]["exchanges"] == 3
-        rest = await post(house, {"match": "$..user.id=7", "after": done["next"]})
+        rest = await post(running_store, {"match": "$..user.id=7", "after": done["next"]})
         assert (rest["exchanges"], rest["next"], rest["remains"]) == ([], None, [])
-        assert (await post(house, {"match": "$..user.id=7"}))["exchanges"] == []
+        assert (await post(running_store, {"match": "$..user.id=7"}))["exchanges"] == []
         assert len(await exchanges_of(database, "run-2")) == 1
         for match, words in (
             ("$.a", "there is no ="),
             ("$[=1", "write JSONPATH=VALUE"),
             ("a=b", "write JSONPATH=VALUE"),
         ):
-            problem = is_problem(await house.api.post("/v1/erasures", json={"match": match}), 422, "bad_match")
+            problem = is_problem(await running_store.api.post("/v1/erasures", json={"match": match}), 422, "bad_match")
             assert words in problem["detail"]
         for wrong in ({}, {"run": "a", "call": "b"}):
-            is_problem(await house.api.post("/v1/erasures", json=wrong), 422, "invalid_request")
-        is_problem(await house.api.post("/v1/erasures", json={"run": "unknown"}), 404, "unknown_run")
-        run = await house.api.delete("/v1/runs/run-2")
+            is_problem(await running_store.api.post("/v1/erasures", json=wrong), 422, "invalid_request")
+        is_problem(await running_store.api.post("/v1/erasures", json={"run": "unknown"}), 404, "unknown_run")
+        run = await running_store.api.delete("/v1/runs/run-2")
         assert run.json()["rows"]["runs"] == 1
-        is_problem(await house.api.delete("/v1/runs/run-2"), 404, "unknown_run")
-        is_problem(await house.api.delete(f"/v1/calls/{people[0].id}"), 404, "unknown_call")
+        is_problem(await running_store.api.delete("/v1/runs/run-2"), 404, "unknown_run")
+        is_problem(await running_store.api.delete(f"/v1/calls/{people[0].id}"), 404, "unknown_call")
 
 
 async def test_a_match_takes_the_reports_that_quote_a_request_which_was_missed(
@@ -280,7 +280,7 @@ async def test_a_match_is_looked_for_in_steps_and_what_one_leaves_is_done_by_the
 ) -> None:
     monkeypatch.setattr(erasures, "STEP", 0.0)
     monkeypatch.setattr(matching, "BATCH", 4)
-    async with open_house(tmp_path / "spool", database) as house:
+    async with open_store(tmp_path / "spool", database) as running_store:
         made = [
             exchange(number, run=f"run-{number % 3}", request=json.dumps({"user": number % 2}).encode())
             for number in range(10)
@@ -290,17 +290,17 @@ async def test_a_match_is_looked_for_in_steps_and_what_one_leaves_is_done_by_the
             await connection.execute(
                 "UPDATE exchanges SET request_digest = decode(repeat('00', 32), 'hex') WHERE id = $1", made[9].id
             )
-        plan = await post(house, {"match": "$.user=1", "dry_run": True})
+        plan = await post(running_store, {"match": "$.user=1", "dry_run": True})
         assert (plan["looked_at"], len(plan["exchanges"]), plan["erased"]) == (4, 2, False)
-        first = await post(house, {"match": "$.user=1"})
+        first = await post(running_store, {"match": "$.user=1"})
         assert (first["looked_at"], first["rows"]["exchanges"], first["next"]) == (4, 2, made[3].id)
         # It is killed here: the days that have erased rows in their files are known, and the same begun anew finds the rest.
         assert await erased_days(database) != []
-        again = await post(house, {"match": "$.user=1"})
+        again = await post(running_store, {"match": "$.user=1"})
         found = len(again["exchanges"])
         remains = [*again["remains"]]
         while again["next"] is not None:
-            again = await post(house, {"match": "$.user=1", "after": again["next"]})
+            again = await post(running_store, {"match": "$.user=1", "after": again["next"]})
             found += len(again["exchanges"])
             remains += again["remains"]
         # One that cannot be read does not end the search, and is named.
@@ -312,13 +312,15 @@ async def test_a_match_is_looked_for_in_steps_and_what_one_leaves_is_done_by_the
         assert await erased_days(database) != []
         await RetentionRunner(database, RetentionPolicy(rules=())).run_once()
         assert await erased_days(database) == []
-        wrong = await house.api.post("/v1/erasures", json={"match": "$.a=1", "after": "day:x"})
+        wrong = await running_store.api.post("/v1/erasures", json={"match": "$.a=1", "after": "day:x"})
         is_problem(wrong, 422, "bad_cursor")
-        is_problem(await house.api.post("/v1/erasures", json={"run": "a", "after": "x"}), 422, "invalid_request")
+        is_problem(
+            await running_store.api.post("/v1/erasures", json={"run": "a", "after": "x"}), 422, "invalid_request"
+        )
 
 
-async def post(house: House, body: dict[str, Any]) -> dict[str, Any]:
-    response: httpx2.Response = await house.api.post("/v1/erasures", json=body)
+async def post(running_store: RunningStore, body: dict[str, Any]) -> dict[str, Any]:
+    response: httpx2.Response = await running_store.api.post("/v1/erasures", json=body)
     assert response.status_code == 200, response.text
     found: dict[str, Any] = response.json()
     return found

@@ -9,7 +9,7 @@ from store import followers
 from store.database.connection import Database, DatabaseUnavailable
 from store.feed.signal import FeedSignal
 from store.followers import Followers
-from tests.store.house import PROFILES
+from tests.store.running_store import PROFILES
 
 
 async def test_a_deletion_that_failed_is_tried_again_before_the_hour_is_over(

@@ -25,7 +25,7 @@ from store.query.runs import Runs
 from store.spool import Spool
 from tests.store import exchanges as made
 from tests.store.exchanges import effect_batch
-from tests.store.house import House, make_ingester, open_house, running
+from tests.store.running_store import RunningStore, make_ingester, open_store, running
 from tests.store.samples import NOON, uuid7
 
 RUN = "night"
@@ -89,20 +89,20 @@ async def test_what_a_worker_spools_comes_back_over_rest_byte_for_byte(tmp_path:
     body = Body(data=bytes(range(256)), chunks=(Chunk(5, 0, 100), Chunk(9, 100, 156)), size=256)
     binary = replace(binary, response=replace(binary.response, body=body))
     sent = [*conversation(3), binary]
-    async with open_house(tmp_path, database) as house:
+    async with open_store(tmp_path, database) as running_store:
         with Spool(tmp_path / "worker") as spool:
             for exchange in sent:
                 await write_records(spool, exchange_events(exchange))
-            listed = (await house.api.get(f"/v1/runs/{RUN}/calls?settled=true")).json()
+            listed = (await running_store.api.get(f"/v1/runs/{RUN}/calls?settled=true")).json()
             assert listed["settled"]
             assert [call["id"] for call in listed["items"]] == [exchange.id for exchange in sent]
-            bundle = await house.api.get(f"/v1/runs/{RUN}/bundle")
+            bundle = await running_store.api.get(f"/v1/runs/{RUN}/bundle")
             assert read_bundle(bundle.content.splitlines(keepends=True)).exchanges == sent
             for exchange in sent:
                 assert exchange.response is not None
-                answer = await house.api.get(f"/v1/exchanges/{exchange.id}/response")
+                answer = await running_store.api.get(f"/v1/exchanges/{exchange.id}/response")
                 assert answer.content == exchange.response.body.data
-                asked = await house.api.get(f"/v1/exchanges/{exchange.id}/request")
+                asked = await running_store.api.get(f"/v1/exchanges/{exchange.id}/request")
                 assert asked.content == exchange.request.body.data
 
 
@@ -110,40 +110,40 @@ async def test_effects_that_a_worker_spools_go_out_and_come_in_again_as_they_wer
     tmp_path: Path, database: Database
 ) -> None:
     sent = [effect_batch(n, RUN) for n in range(3)]
-    async with open_house(tmp_path, database) as house:
+    async with open_store(tmp_path, database) as running_store:
         with Spool(tmp_path / "worker") as spool:
             await write_records(spool, [*exchange_events(conversation(1)[0]), *sent, sent[1]])
-            assert (await house.api.get(f"/v1/runs/{RUN}?settled=true")).json()["settled"]
-            content = (await house.api.get(f"/v1/runs/{RUN}/bundle?proof=false")).content
+            assert (await running_store.api.get(f"/v1/runs/{RUN}?settled=true")).json()["settled"]
+            content = (await running_store.api.get(f"/v1/runs/{RUN}/bundle?proof=false")).content
             assert read_bundle(content.splitlines(keepends=True)).effects == tuple(sent)
-            assert (await house.api.get(f"/v1/runs/{RUN}/verify")).json()["findings"] == []
-            await check_effects_are_shown(house)
-            rows = read_rows((await house.api.get(f"/v1/runs/{RUN}/rows")).content)
+            assert (await running_store.api.get(f"/v1/runs/{RUN}/verify")).json()["findings"] == []
+            await check_effects_are_shown(running_store)
+            rows = read_rows((await running_store.api.get(f"/v1/runs/{RUN}/rows")).content)
             assert rows.effects == tuple(sent)
-            await house.api.delete(f"/v1/runs/{RUN}")
+            await running_store.api.delete(f"/v1/runs/{RUN}")
             assert (await database_rows(database)) == 0
-            assert (await house.api.post("/v1/import", content=content)).status_code == 201
-            again = (await house.api.get(f"/v1/runs/{RUN}/bundle?proof=false")).content
+            assert (await running_store.api.post("/v1/import", content=content)).status_code == 201
+            again = (await running_store.api.get(f"/v1/runs/{RUN}/bundle?proof=false")).content
             assert again == content
 
 
-async def check_effects_are_shown(house: House) -> None:
+async def check_effects_are_shown(running_store: RunningStore) -> None:
     """Each with its time, in pages, and summed up between the calls."""
     path = f"/v1/runs/{RUN}/effects"
-    first = (await house.api.get(path, params={"limit": 5})).json()
-    rest = (await house.api.get(path, params={"limit": 5, "cursor": first["next"]})).json()
+    first = (await running_store.api.get(path, params={"limit": 5})).json()
+    rest = (await running_store.api.get(path, params={"limit": 5, "cursor": first["next"]})).json()
     clock, variable = first["items"][:2]
     assert (clock["kind"], clock["count"], clock["at"]) == ("time.time", 3, "agent.py:3")
     assert clock["happened_at"] == clock["text"].partition(" ")[0]
     assert (variable["args"], variable["results"], variable["count"]) == ({"name": "REGION"}, ["eu é", None], 5)
     assert (len(first["items"]), len(rest["items"]), rest["next"]) == (5, 1, None)
-    of_kind = (await house.api.get(path, params={"kind": "os", "process": "0"})).json()["items"]
+    of_kind = (await running_store.api.get(path, params={"kind": "os", "process": "0"})).json()["items"]
     assert {one["kind"] for one in of_kind} == {"os.environ"}
     assert len(of_kind) == 3
-    sums = (await house.api.get(f"{path}/sums")).json()
+    sums = (await running_store.api.get(f"{path}/sums")).json()
     assert sum(group["count"] for group in sums["items"]) == 3 * 8
     assert sums["items"][0]["kinds"][0]["kind"] == "time.time"
-    assert (await house.api.get(path, params={"cursor": "nowhere.0"})).json()[
+    assert (await running_store.api.get(path, params={"cursor": "nowhere.0"})).json()[
         "type"
     ] == "urn:playhead:problem:bad_cursor"
 
@@ -156,14 +156,14 @@ async def database_rows(database: Database) -> int:
 
 async def test_an_exchange_whose_answer_was_seen_to_end_is_waited_for(tmp_path: Path, database: Database) -> None:
     *events, last = exchange_events(conversation(1)[0])
-    async with open_house(tmp_path, database) as house:
+    async with open_store(tmp_path, database) as running_store:
         with Spool(tmp_path / "worker") as spool:
             await write_records(spool, events)
-            assert not await house.store_server.wait_until_settled(0.3), (
+            assert not await running_store.store_server.wait_until_settled(0.3), (
                 "the agent has seen its answer end, so it must be in"
             )
             async with asyncio.TaskGroup() as group:
-                asking = group.create_task(house.api.get(f"/v1/runs/{RUN}?settled=true"))
+                asking = group.create_task(running_store.api.get(f"/v1/runs/{RUN}?settled=true"))
                 await write_records(spool, [last])
             assert asking.result().json()["calls"] == 1
 
@@ -173,11 +173,11 @@ async def test_a_batch_that_waits_for_a_lock_makes_unready_until_it_is_stored(
 ) -> None:
     """The database answers all the while: what asks it only whether it is there finds nothing wrong."""
     monkeypatch.setattr(ingester, "LATE_AFTER", 0.05)
-    async with open_house(tmp_path, database) as house:
+    async with open_store(tmp_path, database) as running_store:
 
         async def wait_until_ready(status: int) -> str:
             async with asyncio.timeout(30):
-                while (answer := await house.api.get("/readyz")).status_code != status:  # noqa: ASYNC110 - it sends no events
+                while (answer := await running_store.api.get("/readyz")).status_code != status:  # noqa: ASYNC110 - it sends no events
                     await asyncio.sleep(0.02)
             return answer.text
 
@@ -187,25 +187,25 @@ async def test_a_batch_that_waits_for_a_lock_makes_unready_until_it_is_stored(
                 await write_records(spool, exchange_events(conversation(1)[0]))
                 assert "perhaps because it waits for a lock" in await wait_until_ready(503)
             await wait_until_ready(200)
-            assert (await house.api.get(f"/v1/runs/{RUN}?settled=true")).json()["calls"] == 1
+            assert (await running_store.api.get(f"/v1/runs/{RUN}?settled=true")).json()["calls"] == 1
 
 
 async def test_an_exchange_in_flight_is_not_waited_for(tmp_path: Path, database: Database) -> None:
     one, other = conversation(2)
-    async with open_house(tmp_path, database) as house:
+    async with open_store(tmp_path, database) as running_store:
         with Spool(tmp_path / "worker") as spool:
             await write_records(spool, [*list(exchange_events(one))[:3], *exchange_events(other)])
-            run = (await house.api.get(f"/v1/runs/{RUN}?settled=true")).json()
+            run = (await running_store.api.get(f"/v1/runs/{RUN}?settled=true")).json()
             assert (run["settled"], run["calls"]) == (True, 1)
 
 
 async def test_several_workers_are_drained_side_by_side(tmp_path: Path, database: Database) -> None:
     sent = conversation(6)
-    async with open_house(tmp_path, database) as house:
+    async with open_store(tmp_path, database) as running_store:
         with Spool(tmp_path / "one") as one, Spool(tmp_path / "two") as two:
             for n, exchange in enumerate(sent):
                 await write_records(two if n % 2 else one, exchange_events(exchange))
-            assert await house.store_server.wait_until_settled(10)
+            assert await running_store.store_server.wait_until_settled(10)
     assert await load_exchanges(database) == sent
 
 

@@ -35,7 +35,7 @@ from store.large.weight import LARGE_WEIGHT, is_large
 from store.query.runs import Runs
 from store.spool import Spool
 from tests.store import exchanges as made
-from tests.store.house import running, serving_api
+from tests.store.running_store import running, serving_api
 from tests.store.samples import NOON, uuid7
 
 RUN = "night"

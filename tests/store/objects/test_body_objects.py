@@ -17,7 +17,7 @@ from store.objects.target import ObjectTarget
 from store.query.call_reader import CallReader
 from store.query.call_summaries import SUMMARY
 from store.query.filters import Filters
-from tests.store.house import is_problem, open_house
+from tests.store.running_store import is_problem, open_store
 from tests.store.samples import NOON, SECOND, exchange
 from tests.store.sums.test_run_sums import derive
 
@@ -216,15 +216,15 @@ async def test_what_is_said_about_object_storage_is_what_the_next_body_meets(
 async def test_a_run_that_is_not_whole_is_not_exported(database: Database, tmp_path: Path) -> None:
     database.objects = object_storage(database, tmp_path)
     await store(database, conversation())
-    async with open_house(tmp_path / "spool", database) as house:
-        whole = await house.api.get("/v1/runs/night/bundle")
+    async with open_store(tmp_path / "spool", database) as running_store:
+        whole = await running_store.api.get("/v1/runs/night/bundle")
         assert (whole.status_code, whole.text.count("\n")) == (200, 5)
         lost = object_files(tmp_path)[0]
         lost.unlink()
-        problem = is_problem(await house.api.get("/v1/runs/night/bundle"), 502, "body_missing")
+        problem = is_problem(await running_store.api.get("/v1/runs/night/bundle"), 502, "body_missing")
         assert problem["detail"].startswith("run night is not whole: the object ")
         assert lost.name in problem["detail"]
-        found = (await house.api.get("/v1/runs/night/verify")).json()
+        found = (await running_store.api.get("/v1/runs/night/verify")).json()
         assert (found["verdict"], found["findings"][0]["change"]) == ("failed", "removed")
         # Steps of the replay that do not need it are served.
-        assert (await house.api.get("/v1/runs/night/rows")).status_code == 200
+        assert (await running_store.api.get("/v1/runs/night/rows")).status_code == 200

@@ -17,7 +17,7 @@ from store.otlp.run_export import RunExport
 from store.otlp.target import SpanOptions
 from store.pricing.prices import call_cost
 from store.query.runs import Runs
-from tests.store.house import PROFILES
+from tests.store.running_store import PROFILES
 from tests.store.samples import NOON, SECOND, exchange
 from tests.support.corpus import Cassette
 

@@ -16,8 +16,8 @@ from playwright.async_api import expect as expect_shown
 
 from store.access.api_tokens import SCOPES, ApiTokens, Scope
 from store.database.connection import Database
-from tests.store.house import House, open_house
 from tests.store.page.seed import seed_runs
+from tests.store.running_store import RunningStore, open_store
 from tests.support.postgres import STORE_SERVER
 
 CHROMIUM: Final = Path("/usr/bin/chromium")
@@ -88,7 +88,7 @@ class PageServer:
     """A running store server with the runs of `seed`."""
 
     url: str
-    house: House
+    running_store: RunningStore
     database: Database
     tokens: ApiTokens
     now: Callable[[], int]
@@ -100,7 +100,7 @@ class PageServer:
     async def read_call_ids(self, run: str) -> list[str]:
         """Return the ids of a run's calls."""
         headers = {"authorization": f"Bearer {FULL_TOKEN}"}
-        found = (await self.house.api.get(f"/v1/runs/{run}/calls", headers=headers)).json()
+        found = (await self.running_store.api.get(f"/v1/runs/{run}/calls", headers=headers)).json()
         return [one["id"] for one in found["items"]]
 
 
@@ -110,13 +110,15 @@ async def serving_page(url: str, directory: Path, now: Callable[[], int]) -> Asy
     database = Database(url, STORE_SERVER)
     await database.prepare()
     tokens = ApiTokens(directory / "tokens.json")
-    started: asyncio.Future[House] = asyncio.get_running_loop().create_future()
+    started: asyncio.Future[RunningStore] = asyncio.get_running_loop().create_future()
     stopping = asyncio.Event()
 
     async def serve() -> None:
         try:
-            async with open_house(directory / "spool", database, tokens=[FULL_TOKEN], api_tokens=tokens) as house:
-                started.set_result(house)
+            async with open_store(
+                directory / "spool", database, tokens=[FULL_TOKEN], api_tokens=tokens
+            ) as running_store:
+                started.set_result(running_store)
                 await stopping.wait()
         except BaseException as error:
             if not started.done():
@@ -126,10 +128,14 @@ async def serving_page(url: str, directory: Path, now: Callable[[], int]) -> Asy
     # Not a TaskGroup: a fixture is left in another task than it was entered in.
     serving = asyncio.get_running_loop().create_task(serve())
     try:
-        house = await started
-        await seed_runs(house, database)
+        running_store = await started
+        await seed_runs(running_store, database)
         yield PageServer(
-            url=str(house.api.base_url).rstrip("/"), house=house, database=database, tokens=tokens, now=now
+            url=str(running_store.api.base_url).rstrip("/"),
+            running_store=running_store,
+            database=database,
+            tokens=tokens,
+            now=now,
         )
     finally:
         stopping.set()

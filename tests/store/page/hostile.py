@@ -9,10 +9,10 @@ from calls.events import Gap
 from calls.model import Body, Exchange
 from store.ingest.batch_writer import BatchWriter
 from store.query.runs import Runs
-from tests.store.house import PROFILES
 from tests.store.page.browser import PageServer
 from tests.store.page.replays import store_report
 from tests.store.page.seed import Agent, observed_effects, write
+from tests.store.running_store import PROFILES
 from tests.store.samples import NOON
 
 TEXTS: Final = {
@@ -88,7 +88,7 @@ def crowded_exchanges(run: str) -> list[Exchange]:
 
 async def record_hostile_runs(server: PageServer, project: str) -> dict[str, str]:
     """Record the runs, with hostile names and labels; return the id of one call of each, of a tool call whose answer is broken, and of a call that failed."""
-    writer = BatchWriter(server.database, project=project, profile=PROFILES.digest, signal=server.house.signal)
+    writer = BatchWriter(server.database, project=project, profile=PROFILES.digest, signal=server.running_store.signal)
     runs = Runs(server.database, project)
     made = {
         "hostile": hostile_exchanges("hostile"),
@@ -114,6 +114,6 @@ async def record_hostile_runs(server: PageServer, project: str) -> dict[str, str
     # A report has the details of its first ten misses.
     for name, part in zip(MISSES, (missed[:14], missed[14:]), strict=True):
         await store_report(server, name, part, lambda text: f"{text} {TEXTS['script']}", project)
-    await server.house.followers.wait_until_caught_up()
+    await server.running_store.followers.wait_until_caught_up()
     places = {"hostile-tool": made["hostile"][1].id, "hostile-failed": made["hostile"][-1].id}
     return {name: exchanges[0].id for name, exchanges in made.items()} | places

@@ -13,8 +13,8 @@ from replay.replay_options import ReplayOptions
 from replay.session import Session
 from store.bundle.bundle import Bundle, Entry
 from store.ingest.batch_writer import BatchWriter
-from tests.store.house import PROFILES
 from tests.store.page.browser import PageServer
+from tests.store.running_store import PROFILES
 
 
 async def store_report(
@@ -37,6 +37,6 @@ async def store_report(
             data = json.dumps(changed).encode()
             await session.answer(replace(exchange.request, body=Body(data=data, size=len(data))))
     report: dict[str, Any] = json.loads(json.dumps(session.report()))
-    writer = BatchWriter(server.database, project=project, profile=PROFILES.digest, signal=server.house.signal)
+    writer = BatchWriter(server.database, project=project, profile=PROFILES.digest, signal=server.running_store.signal)
     await writer.write_batch((), replays=[ReplayReported(name, json.dumps(report).encode())])
     return report

@@ -15,7 +15,7 @@ from store.database.connection import Database
 from store.ingest.batch_writer import BatchWriter, DerivedExchange
 from store.pricing.prices import call_cost
 from store.query.runs import Runs
-from tests.store.house import PROFILES, House
+from tests.store.running_store import PROFILES, RunningStore
 from tests.store.samples import NOON, REQUEST_HEADERS, response_headers, uuid7
 
 MS: Final = 1_000_000
@@ -364,9 +364,9 @@ def broken_run(run: str, at: int) -> list[Exchange]:
     return agent.exchanges
 
 
-async def seed_runs(house: House, database: Database, at: int = NOON) -> None:
+async def seed_runs(running_store: RunningStore, database: Database, at: int = NOON) -> None:
     """Store all of these runs, with names and labels."""
-    writer = BatchWriter(database, profile=PROFILES.digest, signal=house.signal)
+    writer = BatchWriter(database, profile=PROFILES.digest, signal=running_store.signal)
     runs = Runs(database)
     await write(writer, refund_run("refund-4711", at))
     await writer.write_batch((), effects=[observed_effects("refund-4711", at, REFUND_EFFECTS)])
@@ -390,7 +390,7 @@ async def seed_runs(house: House, database: Database, at: int = NOON) -> None:
     day = 86_400 * SECOND
     for place in range(1, 8):
         await write(writer, refund_run(f"refund-{4700 - place}", at - place * day, order=f"A-{10400 - place}"))
-    await house.followers.wait_until_caught_up()
+    await running_store.followers.wait_until_caught_up()
     for name, title, labels in (
         ("refund-4711", "Refund for a cracked kettle", {"customer": "mia", "env": "production"}),
         ("refund-4712", "Refund for a cracked kettle, strict policy", {"customer": "mia", "env": "staging"}),
@@ -404,7 +404,7 @@ async def seed_runs(house: House, database: Database, at: int = NOON) -> None:
     for name in ("refund-4711", "refund-4712", "research-nordic", "refund-4711-fork"):
         await runs.patch(name, ended_at=at + 1000 * SECOND)
     await runs.patch("refund-4711", pinned=True)
-    await house.followers.wait_until_caught_up()
+    await running_store.followers.wait_until_caught_up()
 
 
 def observed_effects(run: str, at: int, items: Sequence[Item]) -> EffectBatch:

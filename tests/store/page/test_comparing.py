@@ -51,7 +51,7 @@ async def test_a_miss_shows_similar_calls_and_the_rule_before_it_is_written(visi
 
 async def test_a_call_is_copied_as_curl(visitor: Visitor) -> None:
     listed = (
-        await visitor.server.house.api.get(
+        await visitor.server.running_store.api.get(
             "/v1/runs/refund-4711/calls", headers={"authorization": "Bearer the-token-of-the-team"}
         )
     ).json()

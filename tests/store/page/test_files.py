@@ -22,9 +22,9 @@ from store.page.assets import load_assets
 from store.page.single_file import UnknownModuleForm, join_modules, write_single_file
 from store.recorded_file.documents import FileDocuments
 from store.recorded_file.embedding import embed_documents, encode_document
-from tests.store.house import PROFILES
 from tests.store.page.browser import REPORT_VIOLATIONS, Theme, take_screenshot
 from tests.store.page.seed import MODEL_URL, REFUND_EFFECTS, SECOND, Agent, observed_effects, refund_run
+from tests.store.running_store import PROFILES
 from tests.store.samples import NOON, uuid7
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")

@@ -11,9 +11,9 @@ from calls.model import Exchange
 from store.ingest.batch_writer import BatchWriter
 from store.query.runs import Runs
 from store.timeline.timeline import MOST_STEPS
-from tests.store.house import PROFILES, House
 from tests.store.page.browser import FULL_TOKEN, PageServer, Visitor, go
 from tests.store.page.seed import MS, SECOND, Agent, derive_exchange, write
+from tests.store.running_store import PROFILES, RunningStore
 from tests.store.samples import NOON, uuid7
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
@@ -22,12 +22,12 @@ HEADERS = {"authorization": f"Bearer {FULL_TOKEN}"}
 
 
 def writer(server: PageServer) -> BatchWriter:
-    return BatchWriter(server.database, profile=PROFILES.digest, signal=server.house.signal)
+    return BatchWriter(server.database, profile=PROFILES.digest, signal=server.running_store.signal)
 
 
-def api(server: PageServer) -> House:
-    server.house.api.headers.update(HEADERS)
-    return server.house
+def api(server: PageServer) -> RunningStore:
+    server.running_store.api.headers.update(HEADERS)
+    return server.running_store
 
 
 async def test_a_short_call_has_what_was_said_and_not_what_was_sent(page_server: PageServer) -> None:
@@ -35,9 +35,9 @@ async def test_a_short_call_has_what_was_said_and_not_what_was_sent(page_server:
     agent.user("é" * 100_000)
     agent.answer("Yes.", [("look", {"for": str(number)}) for number in range(200)])
     await write(writer(page_server), agent.exchanges)
-    house, call = api(page_server), agent.exchanges[0].id
-    whole = (await house.api.get(f"/v1/calls/{call}")).json()
-    short = (await house.api.get(f"/v1/calls/{call}?content=short")).json()
+    running_store, call = api(page_server), agent.exchanges[0].id
+    whole = (await running_store.api.get(f"/v1/calls/{call}")).json()
+    short = (await running_store.api.get(f"/v1/calls/{call}?content=short")).json()
     said = short["said"]
     assert (short["request"], short["answer"], len(short["tool_calls"])) == (None, None, 100)
     part = said["prompt"]["messages"][-1]["parts"][0]
@@ -45,26 +45,26 @@ async def test_a_short_call_has_what_was_said_and_not_what_was_sent(page_server:
     assert (said["answer"]["text"]["text"], said["answer"]["tool_calls_left_out"]) == ("Yes.", 100)
     assert whole.keys() == short.keys() - {"said"}
     blind = {"authorization": f"Bearer {page_server.create_token('runs:read')}"}
-    withheld = (await house.api.get(f"/v1/calls/{call}?content=short", headers=blind)).text
+    withheld = (await running_store.api.get(f"/v1/calls/{call}?content=short", headers=blind)).text
     assert "é" not in withheld
     assert "Yes." not in withheld
     await Runs(page_server.database).delete("short-call")
 
 
 async def test_a_part_of_a_body_is_answered_by_its_range(page_server: PageServer) -> None:
-    house = api(page_server)
-    calls = (await house.api.get("/v1/runs/refund-4711/calls")).json()["items"]
+    running_store = api(page_server)
+    calls = (await running_store.api.get("/v1/runs/refund-4711/calls")).json()["items"]
     path = f"/v1/exchanges/{calls[0]['exchanges'][0]}/request"
-    whole = (await house.api.get(path)).content
+    whole = (await running_store.api.get(path)).content
     for wanted, part in (("bytes=0-9", whole[:10]), ("bytes=5-5", whole[5:6]), ("bytes=10-999999", whole[10:])):
-        answer = await house.api.get(path, headers={"range": wanted})
+        answer = await running_store.api.get(path, headers={"range": wanted})
         first = int(wanted[6:].partition("-")[0])
         assert (answer.status_code, answer.content) == (206, part)
         assert answer.headers["content-range"] == f"bytes {first}-{first + len(part) - 1}/{len(whole)}"
     for wanted in ("bytes=-5", "bytes=3-1", "bytes=0-1,3-4", "lines=0-1", "bytes=٣-٤"):
-        answer = await house.api.get(path, headers={b"range": wanted.encode()})
+        answer = await running_store.api.get(path, headers={b"range": wanted.encode()})
         assert (answer.status_code, answer.content) == (200, whole)
-    beyond = await house.api.get(path, headers={"range": f"bytes={len(whole)}-{len(whole) + 1}"})
+    beyond = await running_store.api.get(path, headers={"range": f"bytes={len(whole)}-{len(whole) + 1}"})
     assert (beyond.status_code, beyond.headers["content-range"]) == (416, f"bytes */{len(whole)}")
 
 
@@ -87,12 +87,12 @@ async def test_every_step_of_a_long_run_is_in_one_part_of_its_timeline(
     exchanges = copies(agent.exchanges[0], "many-steps", steps)
     one = derive_exchange(exchanges[0])
     await writer(page_server).write_batch([dataclasses.replace(one, exchange=exchange) for exchange in exchanges])
-    house, sums = api(page_server), [0.0]
+    running_store, sums = api(page_server), [0.0]
     after: int | None = 0
     seen: list[int] = []
     while after is not None:
         query = {"after": after, "limit": MOST_STEPS}
-        part = (await house.api.get("/v1/runs/many-steps/timeline", params=query)).json()
+        part = (await running_store.api.get("/v1/runs/many-steps/timeline", params=query)).json()
         assert part["steps_before"] == len(seen)
         assert part["steps_left_out"] == steps - len(seen) - len(part["steps"])
         for step in part["steps"]:
@@ -101,7 +101,7 @@ async def test_every_step_of_a_long_run_is_in_one_part_of_its_timeline(
         seen += [step["step"] for step in part["steps"]]
         after = part["next"]
     assert seen == list(range(1, steps + 1))
-    said = (await house.api.get("/v1/runs/many-steps/conversation", params={"after": steps - 2})).json()
+    said = (await running_store.api.get("/v1/runs/many-steps/conversation", params={"after": steps - 2})).json()
     assert ([item["step"] for item in said["items"]], said["next"]) == ([steps - 1, steps], None)
     assert said["items"][0]["prompt"]["messages"] == []
     page = await visitor.open("/runs/many-steps?step=2001", ready="#turn-2001.is-selected")
@@ -121,10 +121,10 @@ async def test_every_step_of_a_long_run_is_in_one_part_of_its_timeline(
 
 
 async def test_marks_say_what_is_sealed_and_what_was_verified(page_server: PageServer) -> None:
-    house = api(page_server)
+    running_store = api(page_server)
     marks = {
         one["run"]: one["proof"]
-        for one in (await house.api.get("/v1/marks?run=refund-4711&run=nothing")).json()["items"]
+        for one in (await running_store.api.get("/v1/marks?run=refund-4711&run=nothing")).json()["items"]
     }
     # The runs of the tests are stored without a store server that proves: nothing may be claimed of them.
     assert marks["nothing"] is None

@@ -8,16 +8,16 @@ from playwright.async_api import Page, Route, expect
 
 from store.ingest.batch_writer import BatchWriter
 from store.query.runs import Runs
-from tests.store.house import PROFILES
 from tests.store.page.browser import PageServer, Theme, Visitor, go, take_screenshot
 from tests.store.page.seed import SECOND, Agent, refund_run, write
+from tests.store.running_store import PROFILES
 from tests.store.samples import NOON
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
 
 
 def writer(server: PageServer) -> BatchWriter:
-    return BatchWriter(server.database, profile=PROFILES.digest, signal=server.house.signal)
+    return BatchWriter(server.database, profile=PROFILES.digest, signal=server.running_store.signal)
 
 
 async def query_of(page: Page) -> dict[str, str]:
@@ -204,7 +204,7 @@ async def test_a_running_run_grows_before_the_eyes(visitor: Visitor, page_server
     await write(writer(page_server), exchanges[:2])
     page = await visitor.open("/runs/live-run", ready="#turn-2")
     await write(writer(page_server), exchanges[2:])
-    page_server.house.signal.send()
+    page_server.running_store.signal.send()
     await page.locator("#turn-8").wait_for()
     await expect(page.locator("[role=option]")).to_have_count(7)
     await Runs(page_server.database).delete("live-run")

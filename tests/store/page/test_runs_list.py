@@ -11,9 +11,9 @@ from playwright.async_api import Page, expect
 
 from store.access.api_tokens import Scope
 from store.ingest.batch_writer import BatchWriter
-from tests.store.house import PROFILES
 from tests.store.page.browser import FULL_TOKEN, PageServer, Visitor, take_screenshot
 from tests.store.page.seed import refund_run, write
+from tests.store.running_store import PROFILES
 from tests.store.samples import NOON, SECOND
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
@@ -23,13 +23,13 @@ ROW = "table.run-table tbody tr"
 
 async def record(server: PageServer, run: str, project: str = "default", at: int = NOON) -> None:
     """Record a run."""
-    writer = BatchWriter(server.database, project=project, profile=PROFILES.digest, signal=server.house.signal)
+    writer = BatchWriter(server.database, project=project, profile=PROFILES.digest, signal=server.running_store.signal)
     await write(writer, refund_run(run, at))
-    await server.house.followers.wait_until_caught_up()
+    await server.running_store.followers.wait_until_caught_up()
 
 
 async def ask(server: PageServer, path: str) -> Any:
-    answer = await server.house.api.get(path, headers={"authorization": f"Bearer {FULL_TOKEN}"})
+    answer = await server.running_store.api.get(path, headers={"authorization": f"Bearer {FULL_TOKEN}"})
     return answer.json()
 
 
@@ -170,7 +170,7 @@ async def test_new_runs_are_announced_and_known_ones_change(visitor: Visitor) ->
     await pill.click()
     await expect(page.locator(ROW)).to_have_count(3)
     await expect(page.locator(".pill")).to_have_count(0)
-    patched = await server.house.api.patch(
+    patched = await server.running_store.api.patch(
         "/v1/runs/before?project=news",
         json={"name": "Renamed meanwhile", "pinned": True},
         headers={"authorization": f"Bearer {FULL_TOKEN}"},
@@ -257,7 +257,7 @@ async def test_logging_in_and_out(visitor: Visitor) -> None:
 )
 async def test_a_login_link_works_once_and_leads_nowhere_else(visitor: Visitor, query: str) -> None:
     headers = {"authorization": f"Bearer {FULL_TOKEN}"}
-    code = (await visitor.server.house.api.post("/v1/session/codes", headers=headers)).json()["code"]
+    code = (await visitor.server.running_store.api.post("/v1/session/codes", headers=headers)).json()["code"]
     path = f"/login{query}#code={code}"
     page = await visitor.open(path, scopes=None, ready=ROW, expect=["401"])
     assert page.url == f"{visitor.server.url}/"

@@ -9,8 +9,8 @@ import pytest_asyncio
 
 from store.access.sessions import CODE_LIFETIME, LIFETIME, MOST_SESSIONS, Sessions, TokenReference
 from store.page.policy import CONTENT_SECURITY_POLICY
-from tests.store.house import is_problem
 from tests.store.page.browser import FULL_TOKEN, PageServer
+from tests.store.running_store import is_problem
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
 

@@ -15,7 +15,7 @@ from store.large.jobs import HelperConfig
 from store.pricing.own_prices import NO_PRICES, BadPrices, OwnPrices, parse_own_prices
 from store.pricing.prices import Cost, call_cost, use_own_prices
 from store.server_config import StoreServerConfig
-from tests.store.house import PROFILES
+from tests.store.running_store import PROFILES
 from tests.store.samples import NOON, exchange
 
 OPENAI: Final = "https://api.openai.com/v1/chat/completions"

@@ -27,7 +27,7 @@ from store.proof.signing_keys import SigningKeys
 from store.proof.verdict import Verification
 from store.query.runs import Runs
 from tests.store.exchanges import effect_batch
-from tests.store.house import PROFILES, SIGNING_KEYS, open_house
+from tests.store.running_store import PROFILES, SIGNING_KEYS, open_store
 from tests.store.samples import NOON, SECOND, tool_exchange
 from tests.store.test_trace_format import validator
 from tests.support.postgres import STORE_SERVER
@@ -54,16 +54,16 @@ async def record(database: Database, run: str) -> None:
 @pytest.fixture
 async def bundles(tmp_path: Path, database: Database) -> list[bytes]:
     """The bundles of two runs, that of the first without its proof, and that of a run about which nothing was said."""
-    async with open_house(tmp_path / "spool", database, follows=False) as house:
+    async with open_store(tmp_path / "spool", database, follows=False) as running_store:
         for run in (RUN, "other"):
             await record(database, run)
         await BatchWriter(database, profile=PROFILES.digest).write_batch([tool_exchange(40, run=PLAIN)])
         names = (f"{RUN}/bundle", "other/bundle", f"{RUN}/bundle?proof=false", f"{PLAIN}/bundle")
-        found = [(await house.api.get(f"/v1/runs/{name}")).content for name in names]
-        assert (await house.api.get(f"/v1/runs/{RUN}/bundle")).content == found[0]
-        verified = (await house.api.get(f"/v1/runs/{RUN}/verify")).json()
+        found = [(await running_store.api.get(f"/v1/runs/{name}")).content for name in names]
+        assert (await running_store.api.get(f"/v1/runs/{RUN}/bundle")).content == found[0]
+        verified = (await running_store.api.get(f"/v1/runs/{RUN}/verify")).json()
         assert (verified["verdict"], verified["proven"]) == ("verified", 6)
-        await check_checkpoint(house.api)
+        await check_checkpoint(running_store.api)
         return found
 
 
@@ -302,11 +302,11 @@ async def test_a_run_about_which_nothing_was_said_cannot_be_given_a_name_or_isol
 async def test_a_bundle_carries_the_envelope_that_the_api_shows_and_its_signature_covers_it(
     tmp_path: Path, database: Database
 ) -> None:
-    async with open_house(tmp_path / "spool", database, follows=False) as house:
+    async with open_store(tmp_path / "spool", database, follows=False) as running_store:
         await record(database, RUN)
-        bundle = (await house.api.get(f"/v1/runs/{RUN}/bundle")).content
-        shown = (await house.api.get(f"/v1/runs/{RUN}/envelope")).json()
-        plain = (await house.api.get(f"/v1/runs/{RUN}/bundle?proof=false")).content
+        bundle = (await running_store.api.get(f"/v1/runs/{RUN}/bundle")).content
+        shown = (await running_store.api.get(f"/v1/runs/{RUN}/envelope")).json()
+        plain = (await running_store.api.get(f"/v1/runs/{RUN}/bundle?proof=false")).content
     lines = [json.loads(line) for line in bundle.splitlines()]
     assert {"run": RUN} | lines[-1]["envelope"] == shown
     assert shown["times"]["first"].startswith("20")
@@ -333,17 +333,17 @@ async def test_a_run_of_another_store_server_verifies_with_the_keys_of_both(
         await Sealer(other, others, tmp_path / "others").seal("default")
     finally:
         await other.close()
-    async with open_house(tmp_path / "spool", database, follows=False) as house:
+    async with open_store(tmp_path / "spool", database, follows=False) as running_store:
         await record(database, "own")
-        content = (await house.api.get(f"/v1/runs/{RUN}/bundle")).content
+        content = (await running_store.api.get(f"/v1/runs/{RUN}/bundle")).content
         both = [*KEYS, *others.verifier_keys("default")]
         trust = {"run": [RUN, "own"], "key": [str(key) for key in both]}
-        answer = await house.api.get("/v1/verifications", params=trust)
+        answer = await running_store.api.get("/v1/verifications", params=trust)
         assert answer.status_code == 200, answer.text
         found = answer.json()["items"]
-        alone = (await house.api.get("/v1/verifications", params={"run": [RUN]})).json()["items"]
-        tree = (await house.api.get("/v1/verify", params={"key": trust["key"]})).json()
-        refused = await house.api.get("/v1/verifications", params=trust | {"key": ["x"]})
+        alone = (await running_store.api.get("/v1/verifications", params={"run": [RUN]})).json()["items"]
+        tree = (await running_store.api.get("/v1/verify", params={"key": trust["key"]})).json()
+        refused = await running_store.api.get("/v1/verifications", params=trust | {"key": ["x"]})
     verified = verify_bundle(content.splitlines(keepends=True), both)
     assert (verified.verdict, verified.findings, verified.is_signed) == ("verified", [], True)
     (finding,) = verify_bundle(content.splitlines(keepends=True), others.verifier_keys("default")).findings
@@ -374,16 +374,16 @@ def test_a_chain_that_nobody_signed_proves_no_erasure_in_a_bundle(bundles: list[
 async def test_readiness_says_that_nothing_new_is_proven_and_names_no_project(
     tmp_path: Path, database: Database
 ) -> None:
-    async with open_house(tmp_path / "spool", database, follows=False) as house:
+    async with open_store(tmp_path / "spool", database, follows=False) as running_store:
         await record(database, RUN)
-        await house.api.get("/v1/verify")
-        assert "proof" not in (await house.api.get("/readyz")).json()
+        await running_store.api.get("/v1/verify")
+        assert "proof" not in (await running_store.api.get("/readyz")).json()
         async with database.connection() as connection:
             await connection.execute("UPDATE tree_tiles SET hashes = $1", bytes(32))
         await record(database, "other")
-        await house.api.get("/v1/verify")
-        answer = await house.api.get("/readyz")
-        gauges = (await house.api.get("/metrics")).text
+        await running_store.api.get("/v1/verify")
+        answer = await running_store.api.get("/readyz")
+        gauges = (await running_store.api.get("/metrics")).text
     assert (answer.status_code, answer.json()["status"]) == (200, "ok")
     assert answer.json()["proof"].startswith("nothing new is proven in 1 project: ")
     assert "default" not in answer.text

@@ -29,7 +29,7 @@ from store.proof.verification import RunVerifier
 from store.query.call_reader import CallReader
 from store.query.runs import Runs
 from tests.store.exchanges import effect_batch
-from tests.store.house import SIGNING_KEYS
+from tests.store.running_store import SIGNING_KEYS
 from tests.store.samples import NOON, SECOND, call, exchange, tool_exchange
 from tests.support.postgres import STORE_SERVER
 

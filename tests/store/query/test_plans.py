@@ -23,7 +23,7 @@ from store.database.traits import trait_number
 from store.ingest.partitions import Partitions
 from store.search.groups import GroupText, make_group
 from store.sums.summed_days import DAY
-from tests.store.house import House, import_bundle, open_house
+from tests.store.running_store import RunningStore, import_bundle, open_store
 from tests.store.samples import NOON
 
 type Plan = Mapping[str, Any]
@@ -234,16 +234,16 @@ def reads_without_project(statements: list[ExplainedStatement]) -> set[str]:
     }
 
 
-async def serve(house: House, database: Database) -> None:
+async def serve(running_store: RunningStore, database: Database) -> None:
     """Record a run, have everything follow it, and ask for all that can be asked."""
-    run = (await import_bundle(house))["id"]
-    await house.followers.wait_until_caught_up()
-    [call, *_] = (await house.api.get(f"/v1/runs/{run}/calls", params={"fields": "id"})).json()["items"]
+    run = (await import_bundle(running_store))["id"]
+    await running_store.followers.wait_until_caught_up()
+    [call, *_] = (await running_store.api.get(f"/v1/runs/{run}/calls", params={"fields": "id"})).json()["items"]
     for path in (*LISTS, *OTHERS):
-        answer = await house.api.get(path.format(run=run, call=call["id"]))
+        answer = await running_store.api.get(path.format(run=run, call=call["id"]))
         assert answer.status_code == 200, (path, answer.text)
-    await house.api.patch(f"/v1/runs/{run}", json={"ended": True})
-    await house.api.delete(f"/v1/runs/{run}")
+    await running_store.api.patch(f"/v1/runs/{run}", json={"ended": True})
+    await running_store.api.delete(f"/v1/runs/{run}")
 
 
 async def test_no_statement_reads_a_whole_large_table_or_several_projects(
@@ -251,9 +251,9 @@ async def test_no_statement_reads_a_whole_large_table_or_several_projects(
 ) -> None:
     await fill(database)
     await database.close()
-    async with open_house(tmp_path / "spool", fresh := Database(database.url)) as house:
+    async with open_store(tmp_path / "spool", fresh := Database(database.url)) as running_store:
         await fresh.connect()
-        await serve(house, fresh)
+        await serve(running_store, fresh)
     await fresh.close()
     assert len({one.text for one in explained_statements}) > 100
     assert not whole_reads(explained_statements)

@@ -29,7 +29,7 @@ from store.ingest.ingester import Ingester
 from store.ingest.insert_rows import DerivedExchange
 from store.query.call_reader import CallReader
 from store.query.rekey import Rekeyer
-from tests.store.house import is_problem
+from tests.store.running_store import is_problem
 
 URL = "https://tickets.example.com/v2/search"
 
@@ -71,7 +71,7 @@ def exchange(number: int, asked: Any, told: Any, run: str = "run-1", **headers: 
 
 
 @asynccontextmanager
-async def house(spools: Path, database: Database, profiles: Profiles) -> AsyncIterator[httpx2.AsyncClient]:
+async def running_store(spools: Path, database: Database, profiles: Profiles) -> AsyncIterator[httpx2.AsyncClient]:
     """Serve the REST API over the stored runs under these profiles."""
     derived = partial(derive_call, profiles=profiles)
     store_server = Ingester(spools, BatchWriter(database, profile=profiles.digest), derived)
@@ -115,7 +115,7 @@ MEETING = [
 async def test_a_run_is_keyed_again_and_who_meets_whom_is_told(tmp_path: Path, database: Database) -> None:
     await store_exchanges(database, MEETING)
     changed = load_profiles(CHANGED)
-    async with house(tmp_path, database, changed) as api:
+    async with running_store(tmp_path, database, changed) as api:
         run, end = await rekey(api, runs=["run-1"])
         assert run["counts"] == {"runs": 1, "calls": 4, "changed": 4, "unchanged": 0, "collide": 1, "part": 0}
         # Steps 2 and 4 share a key now as well, but have the same answer.
@@ -130,7 +130,7 @@ async def test_a_run_is_keyed_again_and_who_meets_whom_is_told(tmp_path: Path, d
 
 async def test_keyed_twice_is_keyed_once(tmp_path: Path, database: Database) -> None:
     await store_exchanges(database, MEETING)
-    async with house(tmp_path, database, load_profiles(CHANGED)) as api:
+    async with running_store(tmp_path, database, load_profiles(CHANGED)) as api:
         await rekey(api)
         [run, end] = await rekey(api)
     assert (run["counts"]["changed"], run["counts"]["unchanged"], run["collide"], end["runs"]) == (0, 4, [], 1)
@@ -138,7 +138,7 @@ async def test_keyed_twice_is_keyed_once(tmp_path: Path, database: Database) -> 
 
 async def test_a_dry_run_tells_and_changes_nothing(tmp_path: Path, database: Database) -> None:
     await store_exchanges(database, MEETING)
-    async with house(tmp_path, database, load_profiles(CHANGED)) as api:
+    async with running_store(tmp_path, database, load_profiles(CHANGED)) as api:
         before = (await api.get("/v1/runs/run-1/calls")).json()["items"]
         [run, end] = await rekey(api, dry_run=True)
         assert (run["counts"]["changed"], end["dry_run"]) == (4, True)
@@ -151,7 +151,7 @@ async def test_calls_that_part_are_told_by_their_steps(tmp_path: Path, database:
     await store_exchanges(
         database, [exchange(n, {"q": 1}, {}, **{"x-tenant": name}) for n, name in enumerate(tenants, 1)]
     )
-    async with house(tmp_path, database, load_profiles(STRICTER)) as api:
+    async with running_store(tmp_path, database, load_profiles(STRICTER)) as api:
         [run, _] = await rekey(api)
     assert [one["steps"] for one in run["part"]] == [[[1, 3], [2]]]
     assert run["counts"]["collide"] == 0
@@ -160,7 +160,7 @@ async def test_calls_that_part_are_told_by_their_steps(tmp_path: Path, database:
 async def test_all_runs_or_those_that_are_named(tmp_path: Path, database: Database) -> None:
     for run in ("run-1", "run-2", "run-3"):
         await store_exchanges(database, [exchange(int(run[-1]), {"ref": 1}, {}, run)])
-    async with house(tmp_path, database, load_profiles(CHANGED)) as api:
+    async with running_store(tmp_path, database, load_profiles(CHANGED)) as api:
         *some, end = await rekey(api, runs=["run-2", "run-1", "run-2"])
         assert [one["run"] for one in some] == ["run-2", "run-1"]
         assert end["runs"] == 2
@@ -171,7 +171,7 @@ async def test_all_runs_or_those_that_are_named(tmp_path: Path, database: Databa
 
 
 async def test_other_rules_than_the_store_server_s_are_refused(tmp_path: Path, database: Database) -> None:
-    async with house(tmp_path, database, PLAIN) as api:
+    async with running_store(tmp_path, database, PLAIN) as api:
         wanted = {"profiles": load_profiles(CHANGED).digest}
         told = is_problem(await api.post("/v1/rekey", json=wanted), 409, "other_rules")
         assert "restart `playhead up`" in told["detail"]
@@ -182,7 +182,7 @@ async def test_a_bundle_has_the_keys_of_its_recording_until_it_is_keyed_again(
 ) -> None:
     await store_exchanges(database, MEETING)
     changed = load_profiles(CHANGED)
-    async with house(tmp_path, database, changed) as api:
+    async with running_store(tmp_path, database, changed) as api:
         before = await bundle(api)
         assert before.profiles == PLAIN.digest
         assert keys(before) == [make_key(one.request, PLAIN).key for one in MEETING]
@@ -197,7 +197,7 @@ async def test_a_replay_of_a_run_that_was_recorded_under_other_rules_says_so(
 ) -> None:
     await store_exchanges(database, [exchange(1, {"q": "a"}, {"found": 1}, **{"x-tenant": "one"})])
     stricter = load_profiles(STRICTER)
-    async with house(tmp_path, database, stricter) as api:
+    async with running_store(tmp_path, database, stricter) as api:
         made = build_recording(await bundle(api), stricter)
     assert made.is_rekeyed
     now = exchange(1, {"q": "a"}, {}, **{"x-tenant": "other"}).request
@@ -221,7 +221,7 @@ async def test_a_run_is_written_whole_or_not_at_all(
         if seen == 3:  # two of the four rows are changed
             break
     await stream.aclose()
-    async with house(tmp_path, database, changed) as api:
+    async with running_store(tmp_path, database, changed) as api:
         calls = (await api.get("/v1/runs/run-1/calls")).json()["items"]
         assert {call["profile"] for call in calls} == {"rest/1"}
         assert (await api.get("/v1/runs/run-1")).json()["profile"] == PLAIN.digest
@@ -234,7 +234,7 @@ async def test_a_run_whose_evidence_is_damaged_is_named_and_the_others_go_on(
     await store_exchanges(database, [exchange(2, {"ref": 2}, {}, "run-2")])
     async with database.connection() as connection:
         await connection.execute("UPDATE exchanges SET request_digest = $1 WHERE run = 'run-2'", bytes(32))
-    async with house(tmp_path, database, load_profiles(CHANGED)) as api:
+    async with running_store(tmp_path, database, load_profiles(CHANGED)) as api:
         damaged, whole, end = await rekey(api)
     assert (damaged["run"], whole["run"], whole["counts"]["changed"]) == ("run-2", "run-1", 1)
     assert "digest" in damaged["failed"]

@@ -15,23 +15,23 @@ from store.database.connection import Database
 from store.query.prompt_parts import PromptPart
 from store.query.run_cost import CostStep, PromptHistory
 from tests.store.agents import MODEL, Agent, interleave
-from tests.store.house import PROFILES, House, import_bundle, is_problem, open_house
+from tests.store.running_store import PROFILES, RunningStore, import_bundle, is_problem, open_store
 from tests.store.samples import NOON, SECOND, exchange
 
 
 @pytest.fixture
-async def house(tmp_path: Path, database: Database) -> AsyncIterator[House]:
-    async with open_house(tmp_path / "spool", database) as house:
-        yield house
+async def running_store(tmp_path: Path, database: Database) -> AsyncIterator[RunningStore]:
+    async with open_store(tmp_path / "spool", database) as running_store:
+        yield running_store
 
 
-async def cost(house: House, run: str, exchanges: Sequence[Exchange], **query: Any) -> dict[str, Any]:
+async def cost(running_store: RunningStore, run: str, exchanges: Sequence[Exchange], **query: Any) -> dict[str, Any]:
     """Store a run, and ask what it cost."""
     entries = tuple(Entry(exchange=each) for each in exchanges)
     await import_bundle(
-        house, b"".join(bundle_lines(Bundle(run={"id": run}, profiles=PROFILES.digest, entries=entries)))
+        running_store, b"".join(bundle_lines(Bundle(run={"id": run}, profiles=PROFILES.digest, entries=entries)))
     )
-    response = await house.api.get(f"/v1/runs/{run}/cost", params=query)
+    response = await running_store.api.get(f"/v1/runs/{run}/cost", params=query)
     assert response.status_code == 200, response.text
     found: dict[str, Any] = response.json()
     return found
@@ -61,9 +61,9 @@ def say(words: str) -> dict[str, str]:
     return {"role": "user", "content": words}
 
 
-async def test_the_steps_and_the_tree_add_up_to_the_run(house: House) -> None:
+async def test_the_steps_and_the_tree_add_up_to_the_run(running_store: RunningStore) -> None:
     agents = [Agent(turns=3, actor="planner").run("one"), Agent(turns=2, actor="worker", offset=3).run("other")]
-    found = await cost(house, "team", [replace(each, run="team") for each in interleave(*agents)])
+    found = await cost(running_store, "team", [replace(each, run="team") for each in interleave(*agents)])
     total, steps, tree = found["total"], found["steps"], found["tree"]
     assert total["calls"] == len(steps) == tree["calls"] == 10
     assert total["known_cost_usd"] == pytest.approx(sum(step["known_cost_usd"] or 0 for step in steps))
@@ -85,7 +85,7 @@ async def test_the_steps_and_the_tree_add_up_to_the_run(house: House) -> None:
     assert {(leaf["kind"], leaf["calls"]) for leaf in branch["children"]} == {("model", 3), ("tool", 2)}
 
 
-async def test_a_history_that_is_sent_again_is_told_from_what_is_new(house: House) -> None:
+async def test_a_history_that_is_sent_again_is_told_from_what_is_new(running_store: RunningStore) -> None:
     system, long = {"role": "system", "content": "s" * 400}, say("u" * 400)
     exchanges = [
         chat(1, [system, long], tokens=800),
@@ -93,7 +93,7 @@ async def test_a_history_that_is_sent_again_is_told_from_what_is_new(house: Hous
         chat(3, [say("something else")], tokens=50),
         chat(4, [system, long], tokens=800),
     ]
-    found = await cost(house, "chat", exchanges)
+    found = await cost(running_store, "chat", exchanges)
     divided = [(step["new_tokens"], step["repeated_tokens"]) for step in found["steps"]]
     assert divided[0] == (800, 0)
     assert divided[1][0] == pytest.approx(200, abs=20)
@@ -103,9 +103,9 @@ async def test_a_history_that_is_sent_again_is_told_from_what_is_new(house: Hous
     assert "estimate" in found
 
 
-async def test_an_unknown_price_is_no_price_of_zero_and_a_failed_call_lacks_none(house: House) -> None:
-    exchanges = [chat(1, [say("a")], model="house-model"), chat(2, [say("b")]), chat(3, [say("c")], status=500)]
-    found = await cost(house, "chat", exchanges)
+async def test_an_unknown_price_is_no_price_of_zero_and_a_failed_call_lacks_none(running_store: RunningStore) -> None:
+    exchanges = [chat(1, [say("a")], model="running_store-model"), chat(2, [say("b")]), chat(3, [say("c")], status=500)]
+    found = await cost(running_store, "chat", exchanges)
     unknown, known, failed = found["steps"]
     assert (unknown["cost_usd"], unknown["calls_without_price"], unknown["prices"]) == (None, 1, None)
     assert known["cost_usd"] > 0
@@ -114,23 +114,23 @@ async def test_an_unknown_price_is_no_price_of_zero_and_a_failed_call_lacks_none
     assert found["total"]["known_cost_usd"] == known["cost_usd"] == found["steps"][-1]["cost_so_far_usd"]
 
 
-async def test_the_tokens_of_every_attempt_count_once(house: House) -> None:
+async def test_the_tokens_of_every_attempt_count_once(running_store: RunningStore) -> None:
     attempts = [chat(1, [say("again")], status=503), chat(2, [say("again")])]
-    found = await cost(house, "chat", attempts)
+    found = await cost(running_store, "chat", attempts)
     assert [step["attempts"] for step in found["steps"]] == [2]
     assert found["steps"][0]["usage"] == found["total"]["usage"]
 
 
-async def test_of_a_long_run_the_first_steps_are_read_and_the_others_counted(house: House) -> None:
+async def test_of_a_long_run_the_first_steps_are_read_and_the_others_counted(running_store: RunningStore) -> None:
     exchanges = [chat(number, [say(str(number))]) for number in range(5)]
-    found = await cost(house, "chat", exchanges, limit=2)
+    found = await cost(running_store, "chat", exchanges, limit=2)
     assert [step["step"] for step in found["steps"]] == [1, 2]
     assert (found["steps_left_out"], found["tree"]["calls"], found["total"]["calls"]) == (3, 2, 5)
 
 
-async def test_a_run_that_does_not_exist_and_a_limit_that_is_too_large_are_refused(house: House) -> None:
-    is_problem(await house.api.get("/v1/runs/none/cost"), 404, "unknown_run")
-    is_problem(await house.api.get("/v1/runs/none/cost?limit=2001"), 422)
+async def test_a_run_that_does_not_exist_and_a_limit_that_is_too_large_are_refused(running_store: RunningStore) -> None:
+    is_problem(await running_store.api.get("/v1/runs/none/cost"), 404, "unknown_run")
+    is_problem(await running_store.api.get("/v1/runs/none/cost?limit=2001"), 422)
 
 
 def step_of(number: int, tokens: int | None, *, follows: str | None = None, branch: int | None = None) -> CostStep:

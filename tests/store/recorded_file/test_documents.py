@@ -15,7 +15,7 @@ from store.ingest.batch_writer import BatchWriter, DerivedExchange
 from store.recorded_file.documents import FileDocuments, FileProblem, StoredBody
 from store.recorded_file.embedding import embed_documents, encode_document
 from tests.store.exchanges import effect_batch
-from tests.store.house import PROFILES, import_bundle, open_house
+from tests.store.running_store import PROFILES, import_bundle, open_store
 from tests.store.samples import exchange
 
 ONLY_IN_THE_STORE = {"active_at", "head", "mode", "pinned", "profile", "settled"}
@@ -35,17 +35,21 @@ def without(value: Any) -> Any:
 
 
 async def test_a_file_and_a_store_server_answer_the_same(tmp_path: Path, database: Database) -> None:
-    async with open_house(tmp_path, database) as house:
-        run = (await import_bundle(house))["id"]
-        began = read_bundle(BytesIO((await house.api.get(f"/v1/runs/{run}/bundle")).content)).exchanges[0].started_at
+    async with open_store(tmp_path, database) as running_store:
+        run = (await import_bundle(running_store))["id"]
+        began = (
+            read_bundle(BytesIO((await running_store.api.get(f"/v1/runs/{run}/bundle")).content))
+            .exchanges[0]
+            .started_at
+        )
         await BatchWriter(database).write_batch((), effects=[effect_batch(number, run, began) for number in range(2)])
-        exported = (await house.api.get(f"/v1/runs/{run}/bundle")).content
+        exported = (await running_store.api.get(f"/v1/runs/{run}/bundle")).content
         file = FileDocuments(read_bundle(BytesIO(exported)), PROFILES, str)
         compared = 0
         for path, parameters in file.addresses():
             if path in ("/v1/runs", "/v1/calls") or path.endswith("/gaps"):
                 continue
-            stored = await house.api.get(path, params=dict(parameters))
+            stored = await running_store.api.get(path, params=dict(parameters))
             assert stored.status_code == 200, stored.text
             found = file.answer(path, parameters)
             if isinstance(found, StoredBody):
@@ -61,12 +65,12 @@ async def test_each_attempt_of_unknown_cost_counts_in_a_file_as_in_a_store(tmp_p
     url = "https://api.openai.com/v1/chat/completions"
     lost = exchange(0, url=url, request=request, outcome="server_closed")
     tries = [replace(lost, response=None, first_byte_at=None), exchange(1, url=url, request=request)]
-    async with open_house(tmp_path, database) as house:
+    async with open_store(tmp_path, database) as running_store:
         await BatchWriter(database).write_batch(
             [DerivedExchange(one, derive_call(one, PROFILES), (), None) for one in tries]
         )
-        exported = (await house.api.get("/v1/runs/night-run/bundle")).content
-        stored = (await house.api.get("/v1/runs/night-run")).json()
+        exported = (await running_store.api.get("/v1/runs/night-run/bundle")).content
+        stored = (await running_store.api.get("/v1/runs/night-run")).json()
     file = FileDocuments(read_bundle(BytesIO(exported)), PROFILES, str)
     assert (stored["calls"], stored["unpriced"]) == (1, 2)
     assert plain(file.answer("/v1/runs/night-run", {}))["unpriced"] == 2

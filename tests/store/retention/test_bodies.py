@@ -19,10 +19,10 @@ from store.query.filters import Filters
 from store.retention import runner
 from store.retention.runner import RetentionRunner
 from tests.store.erasure.test_eraser import index
-from tests.store.house import SIGNING_KEYS, is_problem, open_house
 from tests.store.objects.test_body_objects import conversation, object_files, object_storage
 from tests.store.retention.test_runner import fetch, policy
 from tests.store.retention.test_runner import store as store_with_sums
+from tests.store.running_store import SIGNING_KEYS, is_problem, open_store
 from tests.store.samples import NOON, SECOND, uuid7
 from tests.store.sums.test_run_sums import derive
 
@@ -118,14 +118,14 @@ def _with_body(one: Exchange, data: bytes) -> Exchange:
 
 
 async def test_the_proof_is_whole_and_lists_what_is_gone(tmp_path: Path, database: Database) -> None:
-    async with open_house(tmp_path / "spool", database) as house:
+    async with open_store(tmp_path / "spool", database) as running_store:
         await store(database, conversation("night", turns=2, size=500))
         (tmp_path / "checkpoints").mkdir(exist_ok=True)
         sealer = Sealer(database, SIGNING_KEYS, tmp_path / "checkpoints")
         await sealer.seal_all()
         await retention(database).run_once()
         await sealer.seal_all()
-        answer = await house.api.get("/v1/runs/night/verify")
+        answer = await running_store.api.get("/v1/runs/night/verify")
         found = answer.json()
         assert answer.status_code == 200, answer.text
         assert (found["verdict"], found["proven"], found["findings"]) == ("verified", 2, [])
@@ -138,9 +138,9 @@ async def test_the_proof_is_whole_and_lists_what_is_gone(tmp_path: Path, databas
                 "UPDATE exchanges SET request_body = NULL, response_body = NULL, request_digest = NULL,"
                 " response_digest = NULL WHERE run = 'day'"
             )
-        found = (await house.api.get("/v1/runs/day/verify")).json()
+        found = (await running_store.api.get("/v1/runs/day/verify")).json()
         assert (found["verdict"], found["findings"][0]["change"]) == ("failed", "removed")
-        await _check_answers(house.api)
+        await _check_answers(running_store.api)
 
 
 async def _check_answers(api: httpx2.AsyncClient) -> None:

@@ -25,7 +25,7 @@ from store.retention.facts import FactsLoader
 from store.retention.rules import RetentionPolicy, judge_run, parse_rule, shipped_rules
 from store.retention.runner import RetentionBusy, RetentionRunner
 from store.sums.run_sums import RunSums
-from tests.store.house import is_problem, open_house
+from tests.store.running_store import is_problem, open_store
 from tests.store.samples import NOON, SECOND, call, exchange, prose
 
 DAY = 86_400 * SECOND
@@ -376,12 +376,12 @@ async def test_the_swap_gives_way_to_a_query_and_tries_again(
 
 
 async def test_the_api_shows_the_plan_and_runs_it(tmp_path: Path, database: Database) -> None:
-    async with open_house(tmp_path / "spool", database) as house:
+    async with open_store(tmp_path / "spool", database) as running_store:
         await store(database, [make_exchange("old", 20, 1)])
-        plan = (await house.api.get("/v1/retention")).json()
+        plan = (await running_store.api.get("/v1/retention")).json()
         assert (plan["runs"], plan["items"], plan["kept"][0]["reason"]) == (0, [], "no rule matches")
         assert plan["rules"][0]["match"] == {"failed": True}
-        done = (await house.api.post("/v1/retention/run")).json()
+        done = (await running_store.api.post("/v1/retention/run")).json()
         assert (done["runs"], done["bodies"], done["days"]) == (0, 0, [])
         async with retention(database)._lock():
-            is_problem(await house.api.post("/v1/retention/run"), 409, "retention_runs")
+            is_problem(await running_store.api.post("/v1/retention/run"), 409, "retention_runs")

@@ -21,7 +21,7 @@ from store.search.groups import read_group
 from store.search.index import TextIndex
 from store.search.words import distinct_words
 from tests.store.agents import Agent
-from tests.store.house import PROFILES
+from tests.store.running_store import PROFILES
 from tests.store.samples import NOON
 
 derive = partial(derive_call, profiles=PROFILES)

@@ -21,7 +21,7 @@ from store.search.lookup import TextLookup
 from store.search.query import SearchQuery
 from store.search.words import distinct_words
 from tests.store.agents import Agent
-from tests.store.house import PROFILES
+from tests.store.running_store import PROFILES
 from tests.store.samples import NOON
 from tests.store.search.vectors import word_vector
 

@@ -19,15 +19,15 @@ from store.search.index import TextIndex
 from store.search.lookup import TextLookup
 from store.search.query import SearchQuery
 from tests.store.agents import Agent
-from tests.store.house import PROFILES, House, is_problem, open_house
+from tests.store.running_store import PROFILES, RunningStore, is_problem, open_store
 
 derive = partial(derive_call, profiles=PROFILES)
 
 
 @pytest.fixture
-async def house(tmp_path: Path, database: Database) -> AsyncIterator[House]:
-    async with open_house(tmp_path / "spool", database) as house:
-        yield house
+async def running_store(tmp_path: Path, database: Database) -> AsyncIterator[RunningStore]:
+    async with open_store(tmp_path / "spool", database) as running_store:
+        yield running_store
 
 
 async def store(database: Database, run: str, **agent: Any) -> None:
@@ -35,8 +35,8 @@ async def store(database: Database, run: str, **agent: Any) -> None:
     await BatchWriter(database).write_batch([DerivedExchange(one, call) for one, call in calls])
 
 
-async def search(house: House, q: str, **query: Any) -> list[dict[str, Any]]:
-    response = await house.api.get("/v1/search", params={"q": q, "settled": "true"} | query)
+async def search(running_store: RunningStore, q: str, **query: Any) -> list[dict[str, Any]]:
+    response = await running_store.api.get("/v1/search", params={"q": q, "settled": "true"} | query)
     assert response.status_code == 200, response.text
     items: list[dict[str, Any]] = response.json()["items"]
     return items
@@ -48,10 +48,12 @@ async def count_texts(database: Database) -> int:
     return sum(len(read_group(row["texts"])) for row in rows)
 
 
-async def test_each_part_of_a_call_is_found_at_the_step_where_it_was_said(house: House, database: Database) -> None:
+async def test_each_part_of_a_call_is_found_at_the_step_where_it_was_said(
+    running_store: RunningStore, database: Database
+) -> None:
     await store(database, "a", system="Be very polite.", asks=lambda turn: f"weather {turn}")
     places = {
-        words: [(one["step"], one["role"]) for one in await search(house, words)]
+        words: [(one["step"], one["role"]) for one in await search(running_store, words)]
         for words in ("polite", '"find out"', '"weather 0"', '"alpha 1"', "nothing")
     }
     assert places["polite"] == [(1, "prompt")]
@@ -61,9 +63,9 @@ async def test_each_part_of_a_call_is_found_at_the_step_where_it_was_said(house:
     assert places["nothing"] == []
 
 
-async def test_what_is_sent_again_and_again_is_indexed_once(house: House, database: Database) -> None:
+async def test_what_is_sent_again_and_again_is_indexed_once(running_store: RunningStore, database: Database) -> None:
     await store(database, "a", system="Mention the zebra.")
-    assert len(await search(house, "zebra")) == 1
+    assert len(await search(running_store, "zebra")) == 1
     before = await count_texts(database)
     async with database.connection() as connection:
         await connection.execute("DELETE FROM feed_positions WHERE consumer = 'texts/1'")
@@ -73,30 +75,30 @@ async def test_what_is_sent_again_and_again_is_indexed_once(house: House, databa
     assert await count_texts(database) == before > 4
 
 
-async def test_the_index_is_made_anew_on_demand(house: House, database: Database) -> None:
+async def test_the_index_is_made_anew_on_demand(running_store: RunningStore, database: Database) -> None:
     await store(database, "a", system="Mention the zebra.")
-    assert len(await search(house, "zebra")) == 1
+    assert len(await search(running_store, "zebra")) == 1
     before = await count_texts(database)
     async with database.connection() as connection:
         await connection.execute("DELETE FROM text_groups")
-    assert await search(house, "zebra mention") == []
-    assert (await house.api.post("/v1/search/rebuild")).status_code == 202
-    assert len(await search(house, "zebra mention")) == 1
+    assert await search(running_store, "zebra mention") == []
+    assert (await running_store.api.post("/v1/search/rebuild")).status_code == 202
+    assert len(await search(running_store, "zebra mention")) == 1
     assert await count_texts(database) == before
 
 
-async def test_a_snippet_shows_what_was_found(house: House, database: Database) -> None:
+async def test_a_snippet_shows_what_was_found(running_store: RunningStore, database: Database) -> None:
     await store(database, "a", system="Refund orders within thirty days <b>only</b>.")
-    [text] = await search(house, "refund thirty")
+    [text] = await search(running_store, "refund thirty")
     assert [text["snippet"][start:end] for start, end in text["highlights"]] == ["Refund", "thirty"]
     assert text["snippet"] == "Refund orders within thirty days <b>only</b>."
     assert text["run"] == "a"
 
 
-async def test_lists_select_by_words_and_runs_by_their_names(house: House, database: Database) -> None:
+async def test_lists_select_by_words_and_runs_by_their_names(running_store: RunningStore, database: Database) -> None:
     await store(database, "a", system="Mention the zebra.")
     await store(database, "b", system="Mention the lion.")
-    await house.api.patch("/v1/runs/b", json={"name": "safari", "labels": {"park": "north"}})
+    await running_store.api.patch("/v1/runs/b", json={"name": "safari", "labels": {"park": "north"}})
     for words, runs in (
         ("zebra", ["a"]),
         ("lion", ["b"]),
@@ -104,42 +106,44 @@ async def test_lists_select_by_words_and_runs_by_their_names(house: House, datab
         ("north", ["b"]),
         ("mention -lion", ["a"]),
     ):
-        listed = await house.api.get("/v1/runs", params={"q": words, "settled": "true"})
+        listed = await running_store.api.get("/v1/runs", params={"q": words, "settled": "true"})
         assert [run["id"] for run in listed.json()["items"]] == runs, words
-    calls = (await house.api.get("/v1/calls", params={"q": "zebra", "kind": "model"})).json()["items"]
+    calls = (await running_store.api.get("/v1/calls", params={"q": "zebra", "kind": "model"})).json()["items"]
     assert [(call["run"], call["step"]) for call in calls] == [("a", 1)]
 
 
-async def test_filters_select_among_what_is_found(house: House, database: Database) -> None:
+async def test_filters_select_among_what_is_found(running_store: RunningStore, database: Database) -> None:
     await store(database, "a", system="Mention the zebra.", actor="planner")
     await store(database, "b", system="Mention the zebra.")
-    assert {one["run"] for one in await search(house, "zebra")} == {"a", "b"}
-    assert {one["run"] for one in await search(house, "zebra", actor="planner")} == {"a"}
-    assert await search(house, "zebra", kind="tool") == []
-    assert len(await search(house, "zebra", limit=1)) == 1
+    assert {one["run"] for one in await search(running_store, "zebra")} == {"a", "b"}
+    assert {one["run"] for one in await search(running_store, "zebra", actor="planner")} == {"a"}
+    assert await search(running_store, "zebra", kind="tool") == []
+    assert len(await search(running_store, "zebra", limit=1)) == 1
 
 
-async def test_a_deleted_run_is_not_found(house: House, database: Database) -> None:
+async def test_a_deleted_run_is_not_found(running_store: RunningStore, database: Database) -> None:
     await store(database, "a", system="Mention the zebra.")
-    assert await search(house, "zebra")
-    await house.api.delete("/v1/runs/a")
-    assert await search(house, "zebra") == []
+    assert await search(running_store, "zebra")
+    await running_store.api.delete("/v1/runs/a")
+    assert await search(running_store, "zebra") == []
     assert await count_texts(database) == 0
 
 
-async def test_a_search_for_nothing_is_refused(house: House) -> None:
-    is_problem(await house.api.get("/v1/search"), 422, "invalid_request")
-    is_problem(await house.api.get("/v1/search", params={"q": "-zebra"}), 422, "invalid_query")
-    is_problem(await house.api.get("/v1/runs", params={"q": "()"}), 422, "invalid_query")
+async def test_a_search_for_nothing_is_refused(running_store: RunningStore) -> None:
+    is_problem(await running_store.api.get("/v1/search"), 422, "invalid_request")
+    is_problem(await running_store.api.get("/v1/search", params={"q": "-zebra"}), 422, "invalid_query")
+    is_problem(await running_store.api.get("/v1/runs", params={"q": "()"}), 422, "invalid_query")
 
 
-async def pages(house: House, q: str, limit: int, between: Callable[[], Awaitable[None]] | None = None) -> list[str]:
+async def pages(
+    running_store: RunningStore, q: str, limit: int, between: Callable[[], Awaitable[None]] | None = None
+) -> list[str]:
     """All that is found, page by page; something happens between each two."""
     found: list[str] = []
     cursor: str | None = None
     while True:
         query = {"q": q, "settled": "true", "limit": str(limit)} | ({"cursor": cursor} if cursor else {})
-        response = await house.api.get("/v1/search", params=query)
+        response = await running_store.api.get("/v1/search", params=query)
         assert response.status_code == 200, response.text
         page = response.json()
         assert len(page["items"]) <= limit
@@ -152,44 +156,44 @@ async def pages(house: House, q: str, limit: int, between: Callable[[], Awaitabl
 
 @pytest.mark.parametrize(("window", "limits"), [(1000, (2,)), (7, (1, 5)), (3, (1, 2, 5))])
 async def test_pages_have_each_text_once_while_others_are_stored(
-    house: House, database: Database, monkeypatch: pytest.MonkeyPatch, window: int, limits: Sequence[int]
+    running_store: RunningStore, database: Database, monkeypatch: pytest.MonkeyPatch, window: int, limits: Sequence[int]
 ) -> None:
     for number in range(4):
         await store(database, f"run {number}", asks=lambda turn: f"zebra {turn} " * (turn + 1), offset=number * 40000)
     monkeypatch.setattr(lookup, "MOST_CANDIDATES", window)
-    expected = await pages(house, "zebra", 500)
+    expected = await pages(running_store, "zebra", 500)
     assert len(expected) == len(set(expected)) > 7
     for limit in limits:
-        assert sorted(await pages(house, "zebra", limit)) == sorted(expected)
+        assert sorted(await pages(running_store, "zebra", limit)) == sorted(expected)
     later = iter(range(100))
 
     async def store_more() -> None:
         await store(database, f"late {next(later)}", asks=lambda turn: f"zebra {turn}", offset=500_000)
 
-    found = await pages(house, "zebra", 2, store_more)
+    found = await pages(running_store, "zebra", 2, store_more)
     assert len(found) == len(set(found))
     assert set(found) == set(expected)  # what was stored meanwhile is newer than the first page
 
 
-async def test_the_best_of_a_window_come_first(house: House, database: Database) -> None:
+async def test_the_best_of_a_window_come_first(running_store: RunningStore, database: Database) -> None:
     await store(database, "a", asks=lambda turn: "zebra " * (1 + 5 * turn))
-    first = await search(house, "zebra", limit=1)
-    everything = await search(house, "zebra")
+    first = await search(running_store, "zebra", limit=1)
+    everything = await search(running_store, "zebra")
     assert first == everything[:1]
     assert [one["rank"] for one in everything] == sorted((one["rank"] for one in everything), reverse=True)
 
 
-async def test_a_cursor_of_another_search_is_refused(house: House, database: Database) -> None:
+async def test_a_cursor_of_another_search_is_refused(running_store: RunningStore, database: Database) -> None:
     await store(database, "a", system="zebra lion", asks=lambda turn: f"zebra lion {turn}")
-    answer = await house.api.get("/v1/search", params={"q": "zebra", "settled": "true", "limit": 1})
+    answer = await running_store.api.get("/v1/search", params={"q": "zebra", "settled": "true", "limit": 1})
     cursor = answer.json()["next"]
     assert cursor is not None
     for query in ({"q": "lion"}, {"q": "zebra", "model": "gpt-4o"}):
-        is_problem(await house.api.get("/v1/search", params=query | {"cursor": cursor}), 422, "bad_cursor")
-    calls = await house.api.get("/v1/calls", params={"limit": 1})
+        is_problem(await running_store.api.get("/v1/search", params=query | {"cursor": cursor}), 422, "bad_cursor")
+    calls = await running_store.api.get("/v1/calls", params={"limit": 1})
     for wrong in (calls.json()["next"], "!", "bnVsbA==", cursor[:-4] + "AAAA"):
-        is_problem(await house.api.get("/v1/search", params={"q": "zebra", "cursor": wrong}), 422, "bad_cursor")
-    is_problem(await house.api.get("/v1/calls", params={"cursor": cursor}), 422, "bad_cursor")
+        is_problem(await running_store.api.get("/v1/search", params={"q": "zebra", "cursor": wrong}), 422, "bad_cursor")
+    is_problem(await running_store.api.get("/v1/calls", params={"cursor": cursor}), 422, "bad_cursor")
 
 
 async def test_lists_select_among_the_newest_texts_without_a_hole(
@@ -235,7 +239,7 @@ async def test_lists_select_among_the_newest_texts_without_a_hole(
     ],
 )
 async def test_what_an_earlier_version_has_indexed_is_found(
-    house: House, database: Database, monkeypatch: pytest.MonkeyPatch, text: str, query: str, other: str
+    running_store: RunningStore, database: Database, monkeypatch: pytest.MonkeyPatch, text: str, query: str, other: str
 ) -> None:
     """Earlier versions kept accents, and divided words at marks; their index is not made anew."""
 
@@ -244,10 +248,10 @@ async def test_what_an_earlier_version_has_indexed_is_found(
 
     monkeypatch.setattr(groups, "distinct_words", earlier_words)
     await store(database, "earlier", system=text)
-    assert [one["run"] for one in await search(house, query)] == ["earlier"]
+    assert [one["run"] for one in await search(running_store, query)] == ["earlier"]
     monkeypatch.undo()
     await store(database, "now", system=text)
-    found = await search(house, query)
+    found = await search(running_store, query)
     assert {one["run"] for one in found} == {"earlier", "now"}
     assert all(one["highlights"] for one in found)
-    assert await search(house, f"{query} {other}") == []
+    assert await search(running_store, f"{query} {other}") == []

@@ -6,16 +6,16 @@ from pathlib import Path
 from store.api.gate import match_route
 from store.database.connection import Database
 from store.snippets.snippet import FORMS
-from tests.store.house import import_bundle, open_house
+from tests.store.running_store import import_bundle, open_store
 
 
 async def test_every_form_of_every_call_is_copied(tmp_path: Path, database: Database) -> None:
-    async with open_house(tmp_path, database, follows=False) as house:
-        run = (await import_bundle(house))["id"]
-        calls = (await house.api.get(f"/v1/runs/{run}/calls")).json()["items"]
+    async with open_store(tmp_path, database, follows=False) as running_store:
+        run = (await import_bundle(running_store))["id"]
+        calls = (await running_store.api.get(f"/v1/runs/{run}/calls")).json()["items"]
         for call in calls:
             for form in FORMS:
-                answer = await house.api.get(f"/v1/calls/{call['id']}/snippet", params={"as": form})
+                answer = await running_store.api.get(f"/v1/calls/{call['id']}/snippet", params={"as": form})
                 assert answer.status_code == 200, answer.text
                 snippet = answer.json()
                 assert snippet["as"] == form

@@ -10,7 +10,7 @@ from store.feed.entries import CallStored
 from store.ingest.batch_writer import BatchWriter, DerivedExchange
 from store.sums.call_metrics import BOUNDS, MOST_SERIES, CallMetrics
 from tests.store.agents import Agent
-from tests.store.house import PROFILES, open_house
+from tests.store.running_store import PROFILES, open_store
 
 
 def stored_call(**more: Any) -> CallStored:
@@ -87,10 +87,10 @@ def test_a_name_cannot_write_lines_of_its_own() -> None:
 
 async def test_the_api_shows_what_was_stored_since_the_start(tmp_path: Path, database: Database) -> None:
     made = [(one, derive_call(one, PROFILES)) for one in Agent(turns=2).run("a")]
-    async with open_house(tmp_path / "spool", database) as house:
+    async with open_store(tmp_path / "spool", database) as running_store:
         for some in (made[:3], made[3:]):
             await BatchWriter(database).write_batch([DerivedExchange(*one) for one in some])
-            await house.followers.wait_until_caught_up()
-        lines = (await house.api.get("/metrics")).text.splitlines()
+            await running_store.followers.wait_until_caught_up()
+        lines = (await running_store.api.get("/metrics")).text.splitlines()
     assert 'playhead_calls_total{kind="model",provider="openai",model="gpt-5"} 2' in lines
     assert 'playhead_calls_total{kind="tool",provider="",model=""} 2' in lines

@@ -23,7 +23,7 @@ from store.query.stats.groupings import GROUPINGS, Grouping
 from store.query.stats.stats import Stats
 from store.sums.run_sums import RunSums
 from tests.store.agents import Agent
-from tests.store.house import PROFILES
+from tests.store.running_store import PROFILES
 from tests.store.samples import NOON
 
 HOUR = 3600

@@ -16,7 +16,7 @@ from store.timeline.from_exchanges import read_facts
 from store.timeline.prompt_history import EarlierPrompts, read_prompt
 from store.timeline.texts import LONGEST_TEXT, MOST_CHARACTERS
 from tests.store.agents import Agent
-from tests.store.house import PROFILES
+from tests.store.running_store import PROFILES
 
 
 def no_cost(_: Exchange, __: Call) -> None:

@@ -17,13 +17,13 @@ from store.timeline.conversation import make_conversation
 from store.timeline.from_exchanges import read_facts
 from store.timeline.timeline import make_timeline
 from tests.store.agents import Agent, interleave
-from tests.store.house import PROFILES, House, import_bundle, is_problem, open_house
+from tests.store.running_store import PROFILES, RunningStore, import_bundle, is_problem, open_store
 
 
 @pytest.fixture
-async def house(tmp_path: Path, database: Database) -> AsyncIterator[House]:
-    async with open_house(tmp_path / "spool", database) as house:
-        yield house
+async def running_store(tmp_path: Path, database: Database) -> AsyncIterator[RunningStore]:
+    async with open_store(tmp_path / "spool", database) as running_store:
+        yield running_store
 
 
 def team() -> list[Exchange]:
@@ -42,26 +42,26 @@ def team() -> list[Exchange]:
     return [failed, *made]
 
 
-async def store(house: House, exchanges: Sequence[Exchange]) -> None:
+async def store(running_store: RunningStore, exchanges: Sequence[Exchange]) -> None:
     entries = tuple(Entry(exchange=each) for each in exchanges)
     await import_bundle(
-        house, b"".join(bundle_lines(Bundle(run={"id": "team"}, profiles=PROFILES.digest, entries=entries)))
+        running_store, b"".join(bundle_lines(Bundle(run={"id": "team"}, profiles=PROFILES.digest, entries=entries)))
     )
 
 
-async def get(house: House, path: str, **query: Any) -> dict[str, Any]:
-    response = await house.api.get(f"/v1/runs/team/{path}", params=query)
+async def get(running_store: RunningStore, path: str, **query: Any) -> dict[str, Any]:
+    response = await running_store.api.get(f"/v1/runs/team/{path}", params=query)
     assert response.status_code == 200, response.text
     found: dict[str, Any] = response.json()
     return found
 
 
-async def test_a_stored_run_has_the_documents_that_its_exchanges_give(house: House) -> None:
+async def test_a_stored_run_has_the_documents_that_its_exchanges_give(running_store: RunningStore) -> None:
     exchanges = team()
-    await store(house, exchanges)
+    await store(running_store, exchanges)
     pairs = [(one, derive_call(one, PROFILES)) for one in exchanges]
     facts = read_facts(pairs, lambda one, call: cost.usd if (cost := call_cost(one, call)) else None)
-    timeline = await get(house, "timeline")
+    timeline = await get(running_store, "timeline")
     assert timeline["failed"]["first"]["error"] == "try later"
     expected = make_timeline(timeline["run"], ns_of(timeline["run"]["started_at"]) or 0, facts.steps, [])
     for one, other in zip(timeline["steps"], expected["steps"], strict=True):
@@ -69,19 +69,19 @@ async def test_a_stored_run_has_the_documents_that_its_exchanges_give(house: Hou
     assert {name: timeline[name] for name in ("lanes", "failed", "gaps", "duration_ms", "next")} == {
         name: expected[name] for name in ("lanes", "failed", "gaps", "duration_ms", "next")
     }
-    conversation = await get(house, "conversation")
+    conversation = await get(running_store, "conversation")
     assert conversation["items"] == make_conversation(facts.spoken, facts.links)
     assert conversation["next"] is None
 
 
-async def test_pages_add_up_to_the_whole(house: House) -> None:
-    await store(house, team())
+async def test_pages_add_up_to_the_whole(running_store: RunningStore) -> None:
+    await store(running_store, team())
     for path, name in (("timeline", "steps"), ("conversation", "items")):
-        whole = (await get(house, path))[name]
+        whole = (await get(running_store, path))[name]
         pages: list[Any] = []
         after: int | None = 0
         while after is not None:
-            page = await get(house, path, after=after, limit=5)
+            page = await get(running_store, path, after=after, limit=5)
             pages += page[name]
             after = page["next"]
         assert [one["step"] for one in pages] == [one["step"] for one in whole]
@@ -92,10 +92,10 @@ async def test_pages_add_up_to_the_whole(house: House) -> None:
             assert [one["start_ms"] for one in pages] == [one["start_ms"] for one in whole]
 
 
-async def test_bad_requests_are_refused(house: House) -> None:
-    await store(house, team())
+async def test_bad_requests_are_refused(running_store: RunningStore) -> None:
+    await store(running_store, team())
     for path in ("timeline", "conversation"):
-        is_problem(await house.api.get(f"/v1/runs/unknown/{path}"), 404, "unknown_run")
+        is_problem(await running_store.api.get(f"/v1/runs/unknown/{path}"), 404, "unknown_run")
         for query in ("limit=0", "limit=9999", "after=-1", "after=x"):
-            is_problem(await house.api.get(f"/v1/runs/team/{path}?{query}"), 422)
-    assert (await get(house, "conversation", after=999))["items"] == []
+            is_problem(await running_store.api.get(f"/v1/runs/team/{path}?{query}"), 422)
+    assert (await get(running_store, "conversation", after=999))["items"] == []

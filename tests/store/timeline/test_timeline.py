@@ -17,7 +17,7 @@ from store.timeline.from_exchanges import read_facts
 from store.timeline.lanes import StepTime, assign_lanes
 from store.timeline.timeline import MOST_ATTEMPTS, MOST_GAPS, Earlier, make_timeline
 from tests.store.agents import Agent, interleave
-from tests.store.house import PROFILES
+from tests.store.running_store import PROFILES
 from tests.store.samples import NOON
 
 MS = 1_000_000

@@ -20,7 +20,7 @@ from store.database.connection import Database
 from store.ingest.batch_writer import BatchWriter, DerivedExchange
 from tests.store.agents import Agent
 from tests.store.described import Description, UndescribedAnswer
-from tests.store.house import EXAMPLE, PROFILES, RUN, House, import_bundle, open_house
+from tests.store.running_store import EXAMPLE, PROFILES, RUN, RunningStore, import_bundle, open_store
 from tests.store.samples import exchange
 
 API = Path(__file__).parents[4] / "store" / "api"
@@ -41,9 +41,9 @@ def document() -> dict[str, Any]:
 
 
 @asynccontextmanager
-async def check_answers(house: House) -> AsyncIterator[Description]:
+async def check_answers(running_store: RunningStore) -> AsyncIterator[Description]:
     """Check every answer that the client gets inside of the block."""
-    description = Description((await house.api.get("/openapi.json")).json())
+    description = Description((await running_store.api.get("/openapi.json")).json())
 
     async def check(answer: httpx2.Response) -> None:
         # A stream of events does not end.
@@ -51,7 +51,7 @@ async def check_answers(house: House) -> AsyncIterator[Description]:
             await answer.aread()
         description.check(answer)
 
-    house.api.event_hooks = {"response": [check]}
+    running_store.api.event_hooks = {"response": [check]}
     yield description
 
 
@@ -62,11 +62,11 @@ async def _store(database: Database, run: str, agent: Agent) -> None:
     await BatchWriter(database, profile=PROFILES.digest).write_batch(kept)
 
 
-async def _visit(house: House, database: Database, description: Description) -> None:
+async def _visit(running_store: RunningStore, database: Database, description: Description) -> None:
     """Ask every route for something that exists."""
-    api = house.api
-    await import_bundle(house)
-    await import_again(house)
+    api = running_store.api
+    await import_bundle(running_store)
+    await import_again(running_store)
     await _store(database, "one", Agent(turns=3))
     await _store(
         database,
@@ -129,9 +129,9 @@ async def _visit(house: House, database: Database, description: Description) -> 
     await api.delete("/v1/session")
 
 
-async def import_again(house: House) -> None:
+async def import_again(running_store: RunningStore) -> None:
     """A second time nothing is new."""
-    assert (await house.api.post("/v1/import", content=EXAMPLE.read_bytes())).status_code == 200
+    assert (await running_store.api.post("/v1/import", content=EXAMPLE.read_bytes())).status_code == 200
 
 
 async def _visit_run(api: httpx2.AsyncClient, run: str) -> None:
@@ -161,8 +161,11 @@ async def _visit_run(api: httpx2.AsyncClient, run: str) -> None:
 
 
 async def test_every_route_answers_what_the_document_says(tmp_path: Path, database: Database) -> None:
-    async with open_house(tmp_path / "spool", database, mode="auto") as house, check_answers(house) as description:
-        await _visit(house, database, description)
+    async with (
+        open_store(tmp_path / "spool", database, mode="auto") as running_store,
+        check_answers(running_store) as description,
+    ):
+        await _visit(running_store, database, description)
     promised = {(name, status) for name, answers in ROUTES.items() for status in answers.statuses}
     assert promised - description.seen == set(UNREACHED), "visit every route, or say here why not"
 

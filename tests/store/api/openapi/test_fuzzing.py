@@ -14,7 +14,7 @@ import pytest
 
 from store.database.connection import Database
 from tests.frameworks.environments import python
-from tests.store.house import RUN, House, import_bundle, open_house
+from tests.store.running_store import RUN, RunningStore, import_bundle, open_store
 
 SCHEMATHESIS = "schemathesis==4.32.5"
 WITHOUT_COLLECTOR = (
@@ -37,11 +37,11 @@ HEADERS = [{"in": "header", "name": name, "schema": {"type": "string"}} for name
 """Headers that no route describes, and that clients send."""
 
 
-async def _known_ids(house: House) -> dict[str, list[str]]:
+async def _known_ids(running_store: RunningStore) -> dict[str, list[str]]:
     """What there is, by the name of its parameter: without it every made-up request would end at a 404."""
-    items = (await house.api.get(f"/v1/runs/{RUN}/calls")).json()["items"]
+    items = (await running_store.api.get(f"/v1/runs/{RUN}/calls")).json()["items"]
     calls, exchanges = [one["id"] for one in items], [name for one in items for name in one["exchanges"]]
-    cursors = [(await house.api.get(f"/v1/{what}?limit=1")).json()["next"] for what in ("runs", "calls")]
+    cursors = [(await running_store.api.get(f"/v1/{what}?limit=1")).json()["next"] for what in ("runs", "calls")]
     runs = {name: [RUN, "second"] for name in ("run", "a", "b")}
     return runs | {"call": calls, "exchange": exchanges, "replay": ["again"], "cursor": cursors}
 
@@ -57,12 +57,12 @@ def _with_known_ids(document: dict[str, Any], known: Mapping[str, list[str]]) ->
     return document
 
 
-async def _fuzz(house: House, directory: Path, *options: str) -> str:
+async def _fuzz(running_store: RunningStore, directory: Path, *options: str) -> str:
     """Run schemathesis and return what it found; nothing where it found nothing."""
     interpreter = await asyncio.to_thread(python, SCHEMATHESIS)
-    document = (await house.api.get("/openapi.json")).json()
+    document = (await running_store.api.get("/openapi.json")).json()
     file = directory / "openapi.json"
-    file.write_text(json.dumps(_with_known_ids(document, await _known_ids(house))))
+    file.write_text(json.dumps(_with_known_ids(document, await _known_ids(running_store))))
     line = [
         str(interpreter),
         "-c",
@@ -70,7 +70,7 @@ async def _fuzz(house: House, directory: Path, *options: str) -> str:
         "run",
         str(file),
         "--url",
-        str(house.api.base_url),
+        str(running_store.api.base_url),
         "--checks",
         CHECKS,
     ]
@@ -92,10 +92,12 @@ async def test_no_request_makes_the_server_fail_or_answer_what_is_not_described(
     limit = ["--max-examples", "5", "--phases", "examples,fuzzing"]
     if seconds:
         limit = ["--max-time", str(seconds), "--phases", "examples,coverage,fuzzing,stateful"]
-    async with open_house(tmp_path / "spool", database, mode="auto", tokens=(TOKEN,)) as house:
-        house.api.headers["authorization"] = f"Bearer {TOKEN}"
-        await import_bundle(house)
-        await house.api.post("/v1/replays", json={"run": RUN, "id": "again"})
-        await house.api.post("/v1/import?as=second", content=(await house.api.get(f"/v1/runs/{RUN}/bundle")).content)
-        if found := await _fuzz(house, tmp_path, *limit):
+    async with open_store(tmp_path / "spool", database, mode="auto", tokens=(TOKEN,)) as running_store:
+        running_store.api.headers["authorization"] = f"Bearer {TOKEN}"
+        await import_bundle(running_store)
+        await running_store.api.post("/v1/replays", json={"run": RUN, "id": "again"})
+        await running_store.api.post(
+            "/v1/import?as=second", content=(await running_store.api.get(f"/v1/runs/{RUN}/bundle")).content
+        )
+        if found := await _fuzz(running_store, tmp_path, *limit):
             pytest.fail(found, pytrace=False)

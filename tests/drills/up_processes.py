@@ -220,7 +220,7 @@ async def kill_process(process: Process) -> None:
     await until_true(lambda: not process.alive)
 
 
-async def compare_when_sound(house: Up, ledger: Ledger, source: Upstream, runs: Sequence[str]) -> Comparison:
+async def compare_when_sound(processes: Up, ledger: Ledger, source: Upstream, runs: Sequence[str]) -> Comparison:
     """Compare the ledger with the record until it is sound: exchanges that a killed worker left open are closed a
     moment later.
     """
@@ -228,7 +228,7 @@ async def compare_when_sound(house: Up, ledger: Ledger, source: Upstream, runs: 
 
     async def sound() -> bool:
         nonlocal last
-        last = ledger.compare(await load_exchanges(house.api, *runs), source.asked)
+        last = ledger.compare(await load_exchanges(processes.api, *runs), source.asked)
         return last.sound
 
     try:

@@ -47,7 +47,7 @@ RUN = "20261121-223011-4b1e"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class House:
+class RunningStore:
     """A running store server and a client of its API."""
 
     api: httpx2.AsyncClient
@@ -156,7 +156,7 @@ async def _in_background(work: Coroutine[Any, Any, None]) -> AsyncIterator[None]
 
 
 @asynccontextmanager
-async def open_house(
+async def open_store(
     spools: Path,
     database: Database,
     *,
@@ -169,7 +169,7 @@ async def open_house(
     preload_secret: str | None = None,
     announcements: RunVersions | None = None,
     follows: bool = True,
-) -> AsyncIterator[House]:
+) -> AsyncIterator[RunningStore]:
     """All of it. A test of what neither sums nor searches takes half the time without those that follow the record."""
     signal = FeedSignal()
     followers = Followers(database, signal, partial(derive_call, profiles=PROFILES))
@@ -192,12 +192,12 @@ async def open_house(
             follows=follows,
         ) as api,
     ):
-        yield House(api=api, store_server=store_server, spools=spools, signal=signal, followers=followers)
+        yield RunningStore(api=api, store_server=store_server, spools=spools, signal=signal, followers=followers)
 
 
-async def import_bundle(house: House, content: bytes | None = None) -> dict[str, Any]:
+async def import_bundle(running_store: RunningStore, content: bytes | None = None) -> dict[str, Any]:
     """Import a bundle, the example where none is given."""
-    answer = await house.api.post("/v1/import", content=content or EXAMPLE.read_bytes())
+    answer = await running_store.api.post("/v1/import", content=content or EXAMPLE.read_bytes())
     assert answer.status_code == 201, answer.text
     run: dict[str, Any] = answer.json()
     return run
