@@ -5,6 +5,8 @@ from importlib import import_module
 from importlib.util import find_spec, module_from_spec
 from typing import TYPE_CHECKING
 
+import asyncpg
+
 if TYPE_CHECKING:
     from sqlalchemy.ext.asyncio import AsyncConnection as AsyncConnection
     from sqlalchemy.ext.asyncio import AsyncEngine as AsyncEngine
@@ -23,3 +25,10 @@ else:
     AsyncConnection = _engine.AsyncConnection
     AsyncEngine = _engine.AsyncEngine
     create_async_engine = _engine.create_async_engine
+
+
+async def driver_connection(connection: AsyncConnection) -> asyncpg.Connection:
+    """Return the connection of asyncpg below one of SQLAlchemy, in whose transaction a statement has been executed."""
+    driver: asyncpg.Connection | None = (await connection.get_raw_connection()).driver_connection
+    assert driver is not None
+    return driver

@@ -4,12 +4,14 @@ The ids that connect calls are columns, so a page needs one query for those of i
 calls that executed tool calls, and only for the rounds that overlap the page.
 """
 
+import asyncio
 from bisect import bisect_left, bisect_right
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Final
 
-from sqlalchemy import RowMapping, or_, select
+import asyncpg
+from sqlalchemy import RowMapping, select
 
 from calls.model import Call, Exchange, ToolCall
 from store.call_graph.call_graph import (
@@ -22,7 +24,7 @@ from store.call_graph.call_graph import (
     tool_execution,
 )
 from store.call_graph.retry_query import RetryGroups, is_among
-from store.database.asyncio_engine import AsyncConnection
+from store.database.asyncio_engine import AsyncConnection, driver_connection
 from store.database.tables import calls
 from store.query.rest_shapes import Shape
 
@@ -107,13 +109,21 @@ def add_links(shape: Shape, links: PageLinks, steps: Mapping[str, int]) -> Shape
 
 async def _load_call_graph(connection: AsyncConnection, project: str, run: str, groups: RetryGroups) -> CallGraph:
     """Build the call graph from the ids of a run's calls."""
-    some = or_(calls.c.created_ids.is_not(None), calls.c.returned_ids.is_not(None))
-    query = select(calls.c.id, calls.c.started_at, calls.c.created_ids, calls.c.returned_ids)
-    query = query.where(calls.c.project == project, calls.c.run == run, some)
+    # By asyncpg itself: SQLAlchemy takes three times as long to read arrays, and a run may have a hundred thousand.
+    rows = await (await driver_connection(connection)).fetch(_CALLS_WITH_IDS, project, run)
+    # In a thread: for such a run it takes a second.
+    return await asyncio.to_thread(_build_call_graph, rows, groups)
+
+
+_CALLS_WITH_IDS: Final = """
+SELECT id, started_at, created_ids, returned_ids FROM calls
+WHERE project = $1 AND run = $2 AND (created_ids IS NOT NULL OR returned_ids IS NOT NULL) ORDER BY started_at, id
+"""
+
+
+def _build_call_graph(rows: Iterable[asyncpg.Record], groups: RetryGroups) -> CallGraph:
     nodes: dict[str, Node] = {}
-    for exchange, started_at, created, returned in await connection.execute(
-        query.order_by(calls.c.started_at, calls.c.id)
-    ):
+    for exchange, started_at, created, returned in rows:
         giver, name = str(exchange), groups.ids_and_attempts(exchange)[0][0]
         if (before := nodes.get(name)) is None:
             nodes[name] = Node(name, started_at, created or (), returned or (), giver)

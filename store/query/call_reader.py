@@ -422,16 +422,17 @@ WHERE project = $1 AND id = ANY ($2::uuid[])
 """
 
 # Steps are computed, not stored: an earlier exchange may still arrive.
+# `IN (SELECT unnest(...)) IS TRUE` is a look-up in a hash table; `= ANY` of a parameter compares each row with each of its members.
 STEPS = """
 SELECT id, step FROM (
     SELECT id, row_number() OVER (PARTITION BY run ORDER BY started_at, id) AS step
     FROM exchanges WHERE project = $1 AND run = ANY ($2::text[])
-) AS steps WHERE id = ANY ($3::uuid[])
+) AS steps WHERE (id IN (SELECT unnest($3::uuid[]))) IS TRUE
 """
 
 NTHS = """
 SELECT id, nth FROM (
     SELECT id, row_number() OVER (PARTITION BY run, key ORDER BY started_at, id) - 1 AS nth
-    FROM calls WHERE project = $1 AND run = ANY ($2::text[]) AND id <> ALL ($4::uuid[])
-) AS nths WHERE id = ANY ($3::uuid[])
+    FROM calls WHERE project = $1 AND run = ANY ($2::text[]) AND id NOT IN (SELECT unnest($4::uuid[]))
+) AS nths WHERE (id IN (SELECT unnest($3::uuid[]))) IS TRUE
 """

@@ -24,7 +24,7 @@ from sqlalchemy.dialects.postgresql import JSONB, insert
 from calls.events import Gap
 from calls.proof.records import ChainRecord
 from store.bundle.statement import RUN_FACTS
-from store.database.asyncio_engine import AsyncConnection
+from store.database.asyncio_engine import AsyncConnection, driver_connection
 from store.database.blobs import unpack
 from store.database.connection import Database, note_changed_runs
 from store.database.plans import plan_without_workers
@@ -159,7 +159,7 @@ class Runs:
             is_new = facts["incarnation"] == fresh["incarnation"]
             await self._prove(connection, facts, now if is_new else facts["started_at"])
             if is_new:
-                await remove_remains(await _driver(connection), self._project, [run])
+                await remove_remains(await driver_connection(connection), self._project, [run])
             await self._append(connection, RunBegan(run, now) if is_new else RunChanged(run, now))
 
     async def patch(
@@ -215,7 +215,7 @@ class Runs:
         async with self._database.transaction() as connection:
             if (facts := (await connection.execute(changed)).mappings().first()) is not None:
                 await self._prove(connection, facts, facts["started_at"], facts["ended_at"])
-                note_changed_runs(await _driver(connection), self._project, [run])
+                note_changed_runs(await driver_connection(connection), self._project, [run])
 
     async def delete(self, run: str) -> bool:
         """Delete a run with everything that was recorded in it. Return whether there was one."""
@@ -225,11 +225,11 @@ class Runs:
             incarnation = await connection.scalar(deletion)
             for table in (exchanges, calls, parts, gaps, effects, texts, run_totals):
                 await connection.execute(delete(table).where(table.c.project == self._project, table.c.run == run))
-            await delete_call_sums(await _driver(connection), self._project, [run])
+            await delete_call_sums(await driver_connection(connection), self._project, [run])
             if incarnation is None:
                 return False
             now, server = time.time_ns(), self._database.store_server
-            await forget_run(await _driver(connection), self._project, server, incarnation, now)
+            await forget_run(await driver_connection(connection), self._project, server, incarnation, now)
             await self._append(connection, RunDeleted(run, now))
             return True
 
@@ -258,23 +258,18 @@ class Runs:
         if ended_at is not None:
             records.append(ChainRecord(kind="end", at=ended_at))
         await connection.execute(update(runs).where(*self._run_condition(facts["id"])).values(salt=salt))
-        await append_records(await _driver(connection), self._project, server, {facts["incarnation"]: records})
+        await append_records(
+            await driver_connection(connection), self._project, server, {facts["incarnation"]: records}
+        )
 
     async def _append(self, connection: AsyncConnection, entry: FeedEntry) -> None:
-        await append_entries(await _driver(connection), self._project, [entry])
+        await append_entries(await driver_connection(connection), self._project, [entry])
 
     def _run_query(self, run: str) -> Select[Any]:
         return select(runs).where(*self._run_condition(run))
 
     def _run_condition(self, run: str) -> tuple[Any, Any]:
         return (runs.c.project == self._project, runs.c.id == run)
-
-
-async def _driver(connection: AsyncConnection) -> Any:
-    """The connection of asyncpg below one of SQLAlchemy."""
-    driver = (await connection.get_raw_connection()).driver_connection
-    assert driver is not None
-    return driver
 
 
 def _without_labels(labels: Sequence[str]) -> Any:

@@ -33,7 +33,7 @@ from sqlalchemy import (
 from sqlalchemy.sql.dml import ReturningDelete, ReturningInsert
 
 from store.call_graph.retry_query import load_retry_groups
-from store.database.asyncio_engine import AsyncConnection
+from store.database.asyncio_engine import AsyncConnection, driver_connection
 from store.database.connection import Database
 from store.database.tables import call_sums, calls, run_totals, runs
 from store.feed.entries import CallStored, GapStored, ModelChanged, ReplayStored, RunDeleted, RunEnded
@@ -126,7 +126,7 @@ async def sum_runs(connection: AsyncConnection, project: str, hours: Mapping[str
     changed = set((await connection.execute(_delete_hours(), values)).scalars())
     values |= {"superseded": groups.superseded_exchanges, "repeated": groups.repeated_polls}
     changed |= set((await connection.execute(_add_hours(), values)).scalars())
-    driver = await _driver(connection)
+    driver = await driver_connection(connection)
     await forget_days(driver, project, changed)
     await sum_totals(driver, project, {name: hours[name] for name in names}, failed)
 
@@ -171,7 +171,7 @@ FROM runs WHERE project = :project AND id = ANY (CAST(:runs AS text[])) ORDER BY
 
 async def _delete_sums(connection: AsyncConnection, project: str, names: Collection[str]) -> None:
     await connection.execute(delete(run_totals).where(run_totals.c.project == project, run_totals.c.run.in_(names)))
-    await delete_call_sums(await _driver(connection), project, list(names))
+    await delete_call_sums(await driver_connection(connection), project, list(names))
 
 
 async def _delete_lost_sums(
@@ -184,10 +184,3 @@ async def _delete_lost_sums(
             conditions.append(table.c.run <= last)
         found = (await connection.execute(select(table.c.run).distinct().where(*conditions))).scalars().all()
         await _delete_sums(connection, project, found)
-
-
-async def _driver(connection: AsyncConnection) -> asyncpg.Connection:
-    """The connection of asyncpg below one of SQLAlchemy, in whose transaction a statement has been executed."""
-    driver = (await connection.get_raw_connection()).driver_connection
-    assert driver is not None
-    return driver
