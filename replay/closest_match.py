@@ -10,7 +10,7 @@ from msgspec.structs import replace
 from calls.keys.profile import Profiles
 from calls.model import Exchange
 from replay.incoming_request import IncomingRequest
-from replay.reframing.adapt_answer import AdaptedAnswer, adapt_answer, find_closest, find_same_ids, is_told_by_ids
+from replay.reframing.adapt_answer import AdaptedAnswer, adapt_answer, find_closest, find_same_ids, is_decided_by_ids
 from replay.reframing.id_pairs import KnownPairs
 from replay.script import RecordedExchange, Script, ScriptMatch, session_place
 
@@ -45,8 +45,10 @@ class ClosestMatch:
         rivals = self.script.rivals(match.recorded, ALTERNATIVES_CONSIDERED)
         if any(rival.is_heavy for rival in rivals):
             return match
-        is_told = partial(is_told_by_ids, match.recorded, rivals, incoming.request, self.profiles, self.known_pairs)
-        return replace(match, is_ambiguous=not await incoming.run_off_loop(is_told))
+        is_decided = partial(
+            is_decided_by_ids, match.recorded, rivals, incoming.request, self.profiles, self.known_pairs
+        )
+        return replace(match, is_ambiguous=not await incoming.run_off_loop(is_decided))
 
     async def _adapt(self, incoming: IncomingRequest, exchange: Exchange) -> AdaptedAnswer:
         return await incoming.run_off_loop(partial(adapt_answer, exchange, incoming.request, self.profiles))

@@ -83,7 +83,7 @@ def find_same_ids(
     return None if place is None else others[place]
 
 
-def is_told_by_ids(
+def is_decided_by_ids(
     recorded: RecordedExchange,
     rivals: Iterable[RecordedExchange],
     now: Request,

@@ -261,17 +261,21 @@ async def test_each_wrong_answer_of_an_authority_is_one_clear_sentence(
 async def test_a_silent_witness_does_not_delay_the_end_of_a_store_server(
     database: Database, tmp_path: Path, witness: SpecWitness
 ) -> None:
-    async def swallow(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        await reader.read()
+    finished = asyncio.Event()
+
+    async def stay_silent(_reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        # Not until the client closes: one that is cancelled while it connects may leave its socket to the garbage collector.
+        await finished.wait()
         writer.close()
 
-    server = await asyncio.start_server(swallow, "127.0.0.1", 0)
+    server = await asyncio.start_server(stay_silent, "127.0.0.1", 0)
     async with server:
         port = server.sockets[0].getsockname()[1]
         anchorer, _ = make_anchorer(database, witness.target(f"http://127.0.0.1:{port}"))
         await seal(database, tmp_path, 1)
         async with asyncio.timeout(60):
             await anchorer.finish(0.1)
+        finished.set()
     assert await anchors(database, 1) == []
 
 
