@@ -1,36 +1,28 @@
 """The commands that write and read files of recordings: export, import."""
 
-import tempfile
-import time
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
-from typing import IO, Any
+from typing import Any
 
 import click
 
 from calls.keys.profile import Profiles
-from calls.model import Headers
 from calls.redaction.redactor import Redactor, create_redactor
 from proxy.cli.common import RUN_ID, as_json, print_json, query_store, settings_from_flags, user_profiles, with_settings
 from proxy.cli.run_completion import complete_run
-from proxy.commands.export import ExportResult, SecretSearch, export_run, show_skipped
+from proxy.commands.export import ExportResult, SecretSearch, export_run
 from proxy.commands.export_spans import ExportedSpans, SpanExport, export_spans
+from proxy.commands.import_files import ImportOptions, import_files
 from proxy.errors import Failure, unwritable_file
 from proxy.export_settings import check_endpoint
 from proxy.processes.command_processes import CommandProcesses
 from proxy.processes.store_client import Api, NotFound, resolve_run_name
-from proxy.run_names import invalid_name_reason, missing_run_failure
-from proxy.terminal.text import count_text, printable
+from proxy.run_names import missing_run_failure
 from store.datadir import DataDirError, open_data_dir
-from store.foreign import read
-from store.foreign.adopt import Adoption, adopt_bundle
-from store.foreign.contents import FORMATS, Format, Found, NotReadable, SkippedEntry
+from store.foreign.contents import FORMATS, Format
 from store.otlp.spans.names import DEFAULT_VERSION, VERSIONS
 from store.otlp.target import Semconv, SpanOptions
-
-IMPORT_TIMEOUT = 600.0
-"""Seconds that the store server may take to store one file."""
 
 
 @click.command(
@@ -102,34 +94,25 @@ def export_command(
     _require_options_of_format(form, has_span_options=has_span_options, no_proof=no_proof)
     if endpoint and output:
         raise click.UsageError("--endpoint sends the spans and -o writes them: choose one.")
-    receiver, receiver_headers = endpoint and _parse_endpoint(endpoint), dict(map(_parse_header, headers))
+    target = endpoint and _parse_endpoint(endpoint), dict(map(_parse_header, headers))
+    options = SpanOptions(content=content, project=receiver_project, semconv=semconv or DEFAULT_VERSION)
     CommandProcesses(settings_from_flags(**flags)).require_data_directory()
-    try:
+    with _explain_unwritable_output(output):
         redactor, profiles = _load_redactor(flags)
         search = SecretSearch(redactor=redactor, allowed=allowed)
-        spans = SpanExport(
-            options=SpanOptions(content=content, project=receiver_project, semconv=semconv or DEFAULT_VERSION),
-            search=search,
-            output=output,
-            endpoint=receiver,
-            headers=receiver_headers,
-        )
-        with_proof = not no_proof and form != "html"
+        spans = SpanExport(options=options, search=search, output=output, endpoint=target[0], headers=target[1])
 
         def export(api: Api) -> ExportResult | ExportedSpans:
             name = resolve_run_name(api, run)
             try:
                 if form == "otlp":
                     return export_spans(api, name, spans)
+                with_proof = not no_proof and form != "html"
                 return export_run(api, name, form, search, output, with_proof=with_proof, profiles=profiles)
             except NotFound as error:
                 raise missing_run_failure(name) from error
 
         result = query_store(flags, export, is_silent=False)
-    except OSError as error:
-        if output is None:
-            raise
-        raise unwritable_file(output, error, "name another file with -o") from error
     if as_json:
         print_json(result.as_json())
     else:
@@ -141,6 +124,16 @@ def _require_options_of_format(form: str, *, has_span_options: bool, no_proof: b
         raise click.UsageError("--endpoint, --header, --content, --receiver-project and --semconv need --format otlp.")
     if form != "bundle" and no_proof:
         raise click.UsageError("--no-proof needs --format bundle: other formats have none.")
+
+
+@contextmanager
+def _explain_unwritable_output(output: Path | None) -> Iterator[None]:
+    try:
+        yield
+    except OSError as error:
+        if output is None:
+            raise
+        raise unwritable_file(output, error, "name another file with -o") from error
 
 
 @click.command("import", short_help="Read bundles, VCR cassettes, HAR and fixtures into the store.")
@@ -180,15 +173,14 @@ def import_command(
     if name and len(files) > 1:
         raise click.UsageError("--run names one run, and several FILEs are given: import them one by one.")
     redactor, profiles = _load_redactor(flags)
-    options = _ImportOptions(
+    options = ImportOptions(
         redactor=redactor,
         profiles=profiles.digest,
-        names=dict(zip(files, _run_names(files), strict=True)),
-        name=name,
+        run=name,
         form=form,
-        added=tuple(map(_parse_header, added)),
+        extra_headers=tuple(map(_parse_header, added)),
     )
-    done, failed = query_store(flags, lambda api: _import_files(api, files, options), is_silent=False, may_create=True)
+    done, failed = query_store(flags, lambda api: import_files(api, files, options), is_silent=False, may_create=True)
     if as_json:
         print_json([one.as_json() for one in done])
     else:
@@ -197,43 +189,6 @@ def import_command(
     if failed:
         more = f"; {len(done)} of {len(files)} files were imported" if done else ""
         raise Failure(f"{failed[0]}{more}") from failed[0]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _ImportOptions:
-    """How to import files."""
-
-    redactor: Redactor
-    profiles: str
-    names: Mapping[Path, str]
-    name: str | None
-    form: Format | None
-    added: Headers
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _ImportedFile:
-    """An imported file and its run."""
-
-    file: Path
-    run: Mapping[str, Any]
-    form: Format = "bundle"
-    skipped: Sequence[SkippedEntry] = ()
-    notes: Sequence[str] = field(default=())
-
-    def as_json(self) -> dict[str, Any]:
-        """Return the run with facts about its file."""
-        skipped = [{"place": one.place, "reason": one.reason} for one in self.skipped]
-        return {**self.run, "file": str(self.file), "format": self.form, "skipped": skipped, "notes": self.notes}
-
-    def show(self) -> None:
-        """Print the result on stdout and remarks on stderr."""
-        new = self.run["imported"]
-        state = "was here already" if self.run["exchanges"] and not new else f"{count_text(new, 'exchange')} imported"
-        click.echo(f"{self.file}: run {printable(self.run['id'])}, {state}")
-        show_skipped(self.skipped)
-        if self.notes:
-            click.echo(f"playhead: the {self.form} file does not hold everything: {'; '.join(self.notes)}", err=True)
 
 
 def _load_redactor(flags: Mapping[str, Any]) -> tuple[Redactor, Profiles]:
@@ -259,95 +214,6 @@ def _parse_header(line: str) -> tuple[str, str]:
     if not colon or not name.strip() or not line.isascii() or not line.isprintable():
         raise click.UsageError(f"--header {line!r} is not a header: write it as 'NAME: VALUE'.")
     return name.strip(), value.strip()
-
-
-def _run_names(files: Sequence[Path]) -> list[str]:
-    """Name a run after each file; files of the same name get that of their directory in front."""
-    short = [read.default_run_name(file) for file in files]
-    return [
-        name if short.count(name) == 1 else read.default_run_name(Path(f"{file.absolute().parent.name}.{file.name}"))
-        for file, name in zip(files, short, strict=True)
-    ]
-
-
-def _import_files(
-    api: Api, files: Sequence[Path], options: _ImportOptions
-) -> tuple[list[_ImportedFile], list[Failure]]:
-    done: list[_ImportedFile] = []
-    failed: list[Failure] = []
-    for file in files:
-        try:
-            done.append(_import_file(api, file, options))
-        except Failure as failure:
-            failed.append(failure)
-            if len(files) > 1:
-                click.echo(f"playhead: {failure}", err=True)
-    return done, failed
-
-
-def _import_file(api: Api, file: Path, options: _ImportOptions) -> _ImportedFile:
-    try:
-        source = read.open_source(file, options.form)
-        if source.form != "bundle":
-            return _import_foreign_file(api, file, source, options)
-        with read.open_plain(file) as content:
-            return _ImportedFile(file=file, run=_send_bundle(api, content, options.name))
-    except OSError as error:
-        raise Failure(f"cannot read {file}: {error.strerror}; name a file that can be read") from error
-    except NotReadable as error:
-        raise Failure(
-            f"{file} is not imported: {error}; Playhead reads its own bundles, VCR cassettes (YAML or JSON), HAR and"
-            " llm-fixture-replay JSONL; --format says which it is where that cannot be seen"
-        ) from error
-    except Failure as failure:
-        # The API's message names the parameter of its URL.
-        raise Failure(f"{file}: {failure}".replace("?as=NAME", "--run ID")) from failure
-
-
-def _import_foreign_file(api: Api, file: Path, source: read.Source, options: _ImportOptions) -> _ImportedFile:
-    """Convert another program's file to a redacted bundle on disk, to save memory, and import that."""
-    run = options.name or options.names[file]
-    if why := invalid_name_reason(run):
-        raise Failure(f"{file} would become run {run!r}, which is not a valid id: {why}; choose one with --run ID")
-    adoption = Adoption(
-        run=run,
-        redactor=options.redactor,
-        default_started_at=file.stat().st_mtime_ns,
-        extra_headers=options.added,
-    )
-    with tempfile.TemporaryFile() as content:
-        content.writelines(adopt_bundle(adoption, _report_progress(source, file), options.profiles, file.name))
-        content.seek(0)
-        imported = _send_bundle(api, content, None)
-    notes = [f"{note} ({number} of {adoption.exchanges})" for note, number in adoption.notes.items()]
-    return _ImportedFile(file=file, run=imported, form=source.form, skipped=adoption.skipped, notes=notes)
-
-
-PROGRESS_INTERVAL = 2.0
-"""Seconds between progress messages."""
-
-
-def _report_progress(source: read.Source, file: Path) -> Iterator[Found]:
-    """Yield the interactions, printing how many there were every few seconds."""
-    last = time.monotonic()
-    for number, one in enumerate(source.items, 1):
-        yield one
-        if time.monotonic() - last > PROGRESS_INTERVAL:
-            last = time.monotonic()
-            click.echo(
-                f"playhead: reading {file} ({source.size:,} bytes): {count_text(number, 'interaction')}", err=True
-            )
-
-
-def _send_bundle(api: Api, content: IO[bytes], name: str | None) -> Mapping[str, Any]:
-    run: Mapping[str, Any] = api.post(
-        "/import", content=_read_pieces(content), params={"as": name} if name else {}, timeout=IMPORT_TIMEOUT
-    )
-    return run
-
-
-def _read_pieces(content: IO[bytes]) -> Iterable[bytes]:
-    return iter(lambda: content.read(1 << 20), b"")
 
 
 COMMANDS = (export_command, import_command)

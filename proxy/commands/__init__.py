@@ -9,6 +9,7 @@ check            `playhead check`
 judge            `playhead judge`
 export           `playhead export` to files
 export_spans     `playhead export --format otlp`
+import_files     `playhead import`
 up               `playhead up`
 store_elsewhere  ask after the store server of `up --part proxy`
 view             `playhead view`

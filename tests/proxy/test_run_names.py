@@ -1,5 +1,6 @@
 """What the name of a recording means."""
 
+import re
 from collections.abc import Iterator
 from contextlib import AsyncExitStack
 from pathlib import Path
@@ -8,15 +9,13 @@ from typing import Any, cast
 import pytest
 
 from calls.redaction.redactor import Redactor
-from proxy.cli.files import _import_file, _ImportOptions
 from proxy.commands.generations import Generations
-from proxy.errors import Failure
+from proxy.commands.import_files import ImportOptions, import_files
 from proxy.processes.command_processes import CommandProcesses
 from proxy.processes.store_client import Api, resolve_run_name
 from proxy.run_names import missing_file_failure, recording_path, unknown_run_failure
 from store.bundle.bundle import Bundle, Entry, bundle_lines
 from store.datadir import open_data_dir
-from store.foreign.read import default_run_name
 from store.generations.names import GENERATION_OF
 from tests.store.exchanges import conversation
 
@@ -70,16 +69,11 @@ def test_what_is_no_file_is_told_what_it_is(name: str, words: str) -> None:
 def test_a_file_that_would_be_a_run_that_nobody_can_name_is_not_imported(here: Path) -> None:
     file = here / "last.yaml"
     file.write_text("interactions: []\n")
-    ways = _ImportOptions(
-        redactor=Redactor(key=bytes(32)),
-        profiles="",
-        names={file: default_run_name(file)},
-        name=None,
-        form=None,
-        added=(),
-    )
-    with pytest.raises(Failure, match=r"last.yaml would become run 'last', .*; choose one with --run ID"):
-        _import_file(cast(Api, None), file, ways)
+    options = ImportOptions(redactor=Redactor(key=bytes(32)), profiles="", run=None, form=None, extra_headers=())
+    imported, failures = import_files(cast(Api, None), [file], options)
+    assert not imported
+    (failure,) = map(str, failures)
+    assert re.search(r"last.yaml would become run 'last', .*; choose one with --run ID", failure)
 
 
 RUNS = [

@@ -2,7 +2,6 @@
 
 import asyncio
 import json
-import os
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -18,7 +17,6 @@ from calls.redaction.redactor import Redactor
 from calls.route import route_request
 from proxy.cli.common import (
     as_json,
-    isolation_options,
     print_json,
     settings_from_flags,
     step_reader,
@@ -27,23 +25,20 @@ from proxy.cli.common import (
 )
 from proxy.cli.run_completion import complete_recording
 from proxy.cli.testing.trial_options import (
-    TIMEOUT,
     CommandAfterDashes,
-    command_after_dashes,
-    require_effects,
     run_until_stopped,
     scratch_runner,
     show_progress,
-    with_live_options,
+    take_trial_options,
+    with_trial_options,
 )
 from proxy.commands.check import read_spec
 from proxy.commands.override_file import load_overrides
 from proxy.errors import Failure, explain_file_errors
 from proxy.processes.command_processes import CommandProcesses
-from proxy.processes.user_command import require_command
 from proxy.terminal.table import stdout_sheet
 from proxy.terminal.text import count_text
-from proxy.trials.completion import model_upstreams, parse_model_url
+from proxy.trials.completion import model_upstreams
 from proxy.trials.corpus import ToolShapes, list_calls
 from proxy.trials.new_run import file_stem
 from proxy.trials.perturb import Perturbation, PerturbationResult
@@ -102,9 +97,7 @@ from store.diff.steps import StepReader
     help="The JSON Schema of a tool's answers, instead of what is learned. TOOL is a tool of MCP, or as in 'GET"
     " crm.example.com/records/*'. May be repeated.",
 )
-@with_live_options
-@click.option("--jobs", type=click.IntRange(1, 64), help="How many replays run at a time. Default: as in `regress`.")
-@TIMEOUT
+@with_trial_options
 @click.option(
     "--keep",
     type=click.Path(path_type=Path, file_okay=False),
@@ -123,10 +116,6 @@ def perturb_command(
     corpus: tuple[str, ...],
     learn_s: float,
     schema: tuple[str, ...],
-    effects: tuple[str, ...],
-    model_url: str | None,
-    jobs: int | None,
-    limit_s: float,
     keep: Path | None,
     as_json: bool,
     **flags: Any,
@@ -145,17 +134,13 @@ def perturb_command(
     Exits with 0 if nothing breaks, 1 if a rule does not hold or COMMAND fails under a variation, 3 if nothing breaks but no replay
     could go on to its end, and 125 if nothing could be tried.
     """
-    command = command_after_dashes("playhead perturb last -- python agent.py")
-    require_command(command)
-    require_effects(effects)
-    isolation = isolation_options(flags)
+    trials = take_trial_options(flags, "playhead perturb last -- python agent.py")
     rules = read_spec(spec) if spec is not None else ()
     base = load_overrides([str(override)] if override else []).get("overrides", [])
     shapes = dict(map(_read_schema, schema))
-    origin = parse_model_url(model_url) if model_url else None
     settings = settings_from_flags(**flags)
     reading, redactor = step_reader(settings)
-    with scratch_runner("perturb", settings, flags, command, limit_s, isolation, allow_unused=True) as runner:
+    with scratch_runner("perturb", settings, flags, trials, allow_unused=True) as runner:
 
         async def perturb() -> tuple[PerturbationResult, _Material]:
             # While it is entered, the store server that it uses stays for the trials.
@@ -170,14 +155,18 @@ def perturb_command(
                     called=material.recording.name,
                     bundle=material.bundle,
                     answers=with_shapes(material.answers, material.shapes.shapes, shapes),
-                    fork={"at": len(material.bundle.entries), "effects": list(effects), "offline": origin is None},
-                    upstreams=model_upstreams(material.bundle.exchanges, origin),
+                    fork={
+                        "at": len(material.bundle.entries),
+                        "effects": list(trials.effects),
+                        "offline": trials.model_origin is None,
+                    },
+                    upstreams=model_upstreams(material.bundle.exchanges, trials.model_origin),
                     spec=rules,
                     base=base,
                     groups=vary or GROUPS,
                     seed=seed,
                     count=count,
-                    jobs=jobs or min(8, os.cpu_count() or 1),
+                    jobs=trials.jobs,
                     show_progress=show_progress,
                 )
                 return await perturbation.run(), material
@@ -186,7 +175,7 @@ def perturb_command(
         run, bundle = material.recording.name, material.bundle
         fixtures = write_fixtures(keep or Path(f"perturb-{file_stem(run)}"), perturbed, bundle, base, reading)
     if as_json:
-        print_json(perturbed_json(perturbed, fixtures, run=run, seed=seed, command=command))
+        print_json(perturbed_json(perturbed, fixtures, run=run, seed=seed, command=trials.command))
     else:
         show_perturbed(perturbed, fixtures, stdout_sheet())
     raise click.exceptions.Exit(_exit_code(perturbed))

@@ -1,6 +1,5 @@
 """The command that replays many recordings against changed code: regress."""
 
-import os
 from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
@@ -13,7 +12,6 @@ from proxy.capture.command import DEFAULT_ISOLATION
 from proxy.cli.common import (
     ALLOW_UNUSED,
     as_json,
-    isolation_options,
     print_json,
     settings_from_flags,
     step_reader,
@@ -24,34 +22,28 @@ from proxy.cli.look.list_options import fetch_list, has_filters, take_list_query
 from proxy.cli.run_completion import complete_recording
 from proxy.cli.testing.trial_options import (
     JUNIT_HELP,
-    TIMEOUT,
     CommandAfterDashes,
-    command_after_dashes,
+    TrialOptions,
     parse_usd,
-    require_effects,
     run_until_stopped,
     scratch_runner,
     show_progress,
-    with_live_options,
+    take_trial_options,
+    with_trial_options,
 )
 from proxy.commands.check import read_spec
 from proxy.commands.judge import Judge, read_rubric
 from proxy.errors import Failure, unwritable_file
 from proxy.processes.command_processes import CommandProcesses
-from proxy.processes.user_command import require_command
 from proxy.terminal.table import stdout_sheet
 from proxy.terminal.text import printable
-from proxy.trials.completion import Budget, Completions, budget_text, parse_model_url
+from proxy.trials.completion import Budget, Completions, budget_text
 from proxy.trials.judging import PairwiseJudge
 from proxy.trials.recordings import find_recordings
 from proxy.trials.regress import Regression, RunResult, exit_code
 from proxy.trials.regress_report import regression_json, regression_junit, show_regression
 
 MOST_RUNS: Final = 10_000
-
-
-def _default_jobs() -> int:
-    return min(8, os.cpu_count() or 1)
 
 
 @click.command("regress", cls=CommandAfterDashes, short_help="Replay many recordings against changed code.")
@@ -64,12 +56,6 @@ def _default_jobs() -> int:
     default=100,
     help="How many runs the filters select at most: the newest. Default: 100.",
 )
-@click.option(
-    "--jobs",
-    type=click.IntRange(1, 64),
-    help="How many replays run at a time. Default: the number of processors, at most 8.",
-)
-@TIMEOUT
 @ALLOW_UNUSED
 @click.option(
     "--spec",
@@ -83,7 +69,7 @@ def _default_jobs() -> int:
     metavar="AMOUNT",
     help="Complete the runs that diverged live, until the calls of models have cost this, such as 2.00USD.",
 )
-@with_live_options
+@with_trial_options
 @click.option(
     "--keep",
     type=click.Path(path_type=Path, file_okay=False),
@@ -109,14 +95,10 @@ def _default_jobs() -> int:
 def regress_command(
     recordings: tuple[str, ...],
     limit: int,
-    jobs: int | None,
-    limit_s: float,
     allow_unused: bool,
     spec: Path | None,
     junit: Path | None,
     live_budget: str | None,
-    effects: tuple[str, ...],
-    model_url: str | None,
     keep: Path | None,
     rubric: Path | None,
     judge_model: str | None,
@@ -144,34 +126,32 @@ def regress_command(
 
     Exits with 0 if every run is the same or passed, 1 if one diverged or a rule is broken, and otherwise with 125 if one cannot be told.
     """
-    command = command_after_dashes("playhead regress last -- python agent.py")
-    require_command(command)
-    isolation = isolation_options(flags)
+    trials = take_trial_options(flags, "playhead regress last -- python agent.py")
     query = take_list_query(flags)
     if not recordings and not has_filters(query):
         raise Failure(
             "there are no recordings to replay: name runs, bundles or a directory of bundles, or select runs by --label or another filter"
         )
     rules = read_spec(spec) if spec is not None else ()
-    budget = _budget(live_budget, model_url, effects, keep, rubric)
+    budget = _budget(live_budget, trials, keep, rubric)
     pairwise = _pairwise_judge(rubric, judge_model, judge_url, judge_key_env)
     settings = settings_from_flags(**flags)
     reading, redactor = step_reader(settings)
-    with scratch_runner("regress", settings, flags, command, limit_s, isolation, allow_unused=allow_unused) as runner:
+    with scratch_runner("regress", settings, flags, trials, allow_unused=allow_unused) as runner:
         regression = Regression(
             runner=runner,
             reading=reading,
             redactor=redactor,
-            jobs=jobs or _default_jobs(),
+            jobs=trials.jobs,
             spec=rules,
             show_progress=show_progress,
         )
-        completions = None if budget is None else _completions(regression, budget, effects, model_url, keep)
+        completions = None if budget is None else _completions(regression, budget, trials, keep)
         results = run_until_stopped(_replay(regression, recordings, query, limit, completions, pairwise))
     if junit is not None:
         _write_file(junit, regression_junit(results))
     if as_json:
-        print_json(regression_json(results, command, None if budget is None else budget.as_json()))
+        print_json(regression_json(results, trials.command, None if budget is None else budget.as_json()))
     else:
         show_regression(results, stdout_sheet())
         if completions and any(result.completion for result in results):
@@ -180,14 +160,12 @@ def regress_command(
     raise click.exceptions.Exit(exit_code(results))
 
 
-def _completions(
-    regression: Regression, budget: Budget, effects: Sequence[str], model_url: str | None, directory: Path | None
-) -> Completions:
+def _completions(regression: Regression, budget: Budget, trials: TrialOptions, directory: Path | None) -> Completions:
     return Completions(
         regression=regression,
         budget=budget,
-        effects=effects,
-        model_origin=parse_model_url(model_url) if model_url else None,
+        effects=trials.effects,
+        model_origin=trials.model_origin,
         directory=directory or Path(f"regress-{datetime.now(UTC):%Y%m%d-%H%M%S}"),
     )
 
@@ -217,13 +195,10 @@ async def _replay(
         return results
 
 
-def _budget(
-    amount: str | None, model_url: str | None, effects: tuple[str, ...], keep: Path | None, rubric: Path | None
-) -> Budget | None:
-    require_effects(effects)
+def _budget(amount: str | None, trials: TrialOptions, keep: Path | None, rubric: Path | None) -> Budget | None:
     if amount is not None:
-        return Budget(usd=parse_usd(amount), allows_unpriced=model_url is not None)
-    options = {"--model-url": model_url, "--side-effects": effects, "--keep": keep, "--rubric": rubric}
+        return Budget(usd=parse_usd(amount), allows_unpriced=trials.model_origin is not None)
+    options = {"--model-url": trials.model_origin, "--side-effects": trials.effects, "--keep": keep, "--rubric": rubric}
     if name := next((name for name, value in options.items() if value), None):
         raise click.UsageError(
             f"{name} is about runs that are completed live: give a --live-budget such as 2.00USD as well"

@@ -1,11 +1,13 @@
 """What the commands that run trials have in common: the words after `--`, and their options."""
 
 import asyncio
+import os
 import re
 import signal
 import tempfile
-from collections.abc import Callable, Coroutine, Iterator, Sequence
+from collections.abc import Callable, Coroutine, Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
 from decimal import Decimal
 from pathlib import Path
 from typing import Any, Final
@@ -14,9 +16,12 @@ import click
 
 from calls.side_effects import BadRule, parse_side_effects
 from proxy.capture.command import IsolationOptions
+from proxy.cli.common import isolation_options
+from proxy.processes.user_command import require_command
 from proxy.settings import Settings
 from proxy.terminal.hangup import call_when_stopped
 from proxy.terminal.text import printable
+from proxy.trials.completion import parse_model_url
 from proxy.trials.trial import TrialRunner
 
 type Command = Callable[..., Any]
@@ -36,24 +41,50 @@ class CommandAfterDashes(click.Command):
         return [*super().collect_usage_pieces(ctx), "--", "COMMAND..."]
 
 
-def command_after_dashes(example: str) -> tuple[str, ...]:
-    """Return the words after `--`. Raises UsageError if there are none."""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TrialOptions:
+    """What to run many times, and how."""
+
+    command: tuple[str, ...]
+    isolation: IsolationOptions
+    limit_s: float
+    """Seconds that one replay may take."""
+
+    jobs: int
+    effects: tuple[str, ...]
+    """Rules for live calls that may change something."""
+
+    model_origin: str | None
+    """The server that answers live requests to models in their place."""
+
+
+def take_trial_options(flags: dict[str, Any], example: str) -> TrialOptions:
+    """Remove the options of `with_trial_options` and `with_isolation` from `flags` and return them with the words after `--`.
+
+    Raises UsageError if there are no such words, or a rule or a URL cannot be parsed, and Failure if the command does not exist.
+    """
     command: tuple[str, ...] = click.get_current_context().meta[COMMAND_KEY]
     if not command:
         raise click.UsageError(f"there is no command to run: write it behind --, as in {example}")
-    return command
+    require_command(command)
+    effects, model_url = flags.pop("effects"), flags.pop("model_url")
+    try:
+        parse_side_effects(effects, ())
+    except BadRule as error:
+        raise click.UsageError(str(error)) from error
+    return TrialOptions(
+        command=command,
+        isolation=isolation_options(flags),
+        limit_s=flags.pop("limit_s"),
+        jobs=flags.pop("jobs") or min(8, os.cpu_count() or 1),
+        effects=effects,
+        model_origin=parse_model_url(model_url) if model_url else None,
+    )
 
 
 @contextmanager
 def scratch_runner(
-    name: str,
-    settings: Settings,
-    flags: dict[str, Any],
-    command: Sequence[str],
-    limit_s: float,
-    isolation: IsolationOptions,
-    *,
-    allow_unused: bool,
+    name: str, settings: Settings, flags: dict[str, Any], options: TrialOptions, *, allow_unused: bool
 ) -> Iterator[TrialRunner]:
     """The runner of a command's trials, with a scratch directory that is removed afterwards."""
     with tempfile.TemporaryDirectory(prefix=f"playhead-{name}-", ignore_cleanup_errors=True) as scratch:
@@ -61,11 +92,11 @@ def scratch_runner(
             settings=settings,
             flags=given_settings(flags),
             config=settings.config,
-            command=command,
-            limit_s=limit_s,
+            command=options.command,
+            limit_s=options.limit_s,
             scratch=Path(scratch),
             allow_unused=allow_unused,
-            isolation=isolation,
+            isolation=options.isolation,
         )
 
 
@@ -94,16 +125,20 @@ def show_progress(line: str) -> None:
     click.echo(f"playhead: {printable(line)}", err=True)
 
 
-TIMEOUT: Final = click.option(
-    "--timeout",
-    "limit_s",
-    type=click.FloatRange(min=0.1, max=86_400),
-    default=300.0,
-    metavar="SECONDS",
-    help="How long one replay may take. Default: 300.",
-)
-
-_LIVE = [
+_TRIALS = [
+    click.option(
+        "--jobs",
+        type=click.IntRange(1, 64),
+        help="How many replays run at a time. Default: the number of processors, at most 8.",
+    ),
+    click.option(
+        "--timeout",
+        "limit_s",
+        type=click.FloatRange(min=0.1, max=86_400),
+        default=300.0,
+        metavar="SECONDS",
+        help="How long one replay may take. Default: 300.",
+    ),
     click.option(
         "--side-effects",
         "effects",
@@ -120,19 +155,11 @@ _LIVE = [
 ]
 
 
-def with_live_options(command: Command) -> Command:
-    """Add the options of calls that go out."""
-    for option in reversed(_LIVE):
+def with_trial_options(command: Command) -> Command:
+    """Add the options of trials, and of their calls that go out."""
+    for option in reversed(_TRIALS):
         command = option(command)
     return command
-
-
-def require_effects(effects: tuple[str, ...]) -> None:
-    """Raise UsageError if a rule cannot be parsed."""
-    try:
-        parse_side_effects(effects, ())
-    except BadRule as error:
-        raise click.UsageError(str(error)) from error
 
 
 def parse_usd(text: str) -> Decimal:
