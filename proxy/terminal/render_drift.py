@@ -38,7 +38,10 @@ def show_drift(drift: Shape, sheet: Sheet, narrowed: Sequence[str] = ()) -> None
 
 def _show_change(change: Shape, sheet: Sheet) -> None:
     before, after = (_model_name(change[side]) for side in ("from", "to"))
+    last = _time_text(change["last_before_at"])
     turned = "answers instead of" if change["replaced"] else "answers by turns with"
+    if change["rolled_out"]:
+        turned = f"answers beside, and since {last} instead of"
     name = display_text(f"{change['provider']} {change['model_requested'] or '(no name)'}")
     sheet.print_sentence(
         f"{name}: since {_time_text(change['first_at'])} {display_text(after)} {turned} {display_text(before)}", "warn"
@@ -46,9 +49,10 @@ def _show_change(change: Shape, sheet: Sheet) -> None:
     calls, calls_after = count_text(change["calls_before"], "call"), f"{change['calls_after']:,}"
     if change["replaced"]:
         sheet.print_sentence(f"    {calls} before, {calls_after} after")
-    else:  # a provider that changes over bit by bit ends here, too: the last answer of the old one shows that
-        last = f"the last at {_time_text(change['last_before_at'])}"
-        sheet.print_sentence(f"    {calls} by {display_text(before)}, {last}; {calls_after} by {display_text(after)}")
+    else:
+        sheet.print_sentence(
+            f"    {calls} by {display_text(before)}, the last at {last}; {calls_after} by {display_text(after)}"
+        )
     if (again := change["same_requests"])["asked_again"]:
         sheet.print_sentence(f"    {_repeat_clause(again)}")
     examples = change["examples"]

@@ -64,8 +64,14 @@ class Change:
 
     @property
     def is_replacement(self) -> bool:
-        """Whether the old variant has not answered since; else the two alternate."""
+        """Whether the old variant has not answered since."""
         return self.was.last_at < self.now.first_at
+
+    @property
+    def is_rolled_out(self) -> bool:
+        """Whether both answered at first, and the old variant not since, for at least as long; if neither, the two alternate."""
+        both = self.was.last_at - self.now.first_at
+        return 0 <= both <= self.now.last_at - self.was.last_at
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -191,6 +197,7 @@ def _change_shape(change: Change, again: Iterable[Repeats]) -> Shape:
         "first_at": rfc3339(now.first_at),
         "last_before_at": rfc3339(was.last_at),
         "replaced": change.is_replacement,
+        "rolled_out": change.is_rolled_out,
         "calls_before": was.calls,
         "calls_after": now.calls,
         "examples": {"before": list(was.last)[::-1], "after": list(now.first)},

@@ -419,15 +419,19 @@ def test_drift_of_one_model_says_nothing_about_the_others() -> None:
     ]
 
 
+BY_BOTH = "    688 calls by m-1 (fp_1), the last at 2026-11-15 04:56:36; 552 by m-2 (fp_1)"
+
+
 @pytest.mark.parametrize(
-    ("replaced", "second_line"),
+    ("status", "how", "second_line"),
     [
-        (True, "    688 calls before, 552 after"),
-        (False, "    688 calls by m-1 (fp_1), the last at 2026-11-15 04:56:36; 552 by m-2 (fp_1)"),
+        ("replaced", "answers instead of", "    688 calls before, 552 after"),
+        ("rolled_out", "answers beside, and since 2026-11-15 04:56:36 instead of", BY_BOTH),
+        ("alternates", "answers by turns with", BY_BOTH),
     ],
 )
 def test_drift_says_when_a_model_that_is_rolled_out_bit_by_bit_answered_last(
-    replaced: bool, second_line: str, capsys: pytest.CaptureFixture[str]
+    status: str, how: str, second_line: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     names = [{"model_returned": name, "system_fingerprint": "fp_1"} for name in ("m-1", "m-2")]
     change = {
@@ -438,7 +442,8 @@ def test_drift_says_when_a_model_that_is_rolled_out_bit_by_bit_answered_last(
         "to": names[1],
         "first_at": "2026-11-10T01:16:22Z",
         "last_before_at": "2026-11-15T04:56:36Z",
-        "replaced": replaced,
+        "replaced": status == "replaced",
+        "rolled_out": status == "rolled_out",
         "calls_before": 688,
         "calls_after": 552,
         "examples": {"before": ["a"], "after": ["b"]},
@@ -448,7 +453,9 @@ def test_drift_says_when_a_model_that_is_rolled_out_bit_by_bit_answered_last(
     times = {"first_at": change["first_at"], "last_at": change["first_at"]}
     told = {"variants": [{**variant, **times}], "items": [change], "answers": [], "latencies": []}
     show_drift(told, Sheet(width=200, colour=False))
-    assert capsys.readouterr().out.splitlines()[1] == second_line
+    first, second, *_ = capsys.readouterr().out.splitlines()
+    assert first.endswith(f"since 2026-11-10 01:16:22 m-2 (fp_1) {how} m-1 (fp_1)")
+    assert second == second_line
 
 
 @given(st.text())

@@ -226,6 +226,7 @@ ModelChangeSchema = TypedDict(
         "first_at": Time,
         "last_before_at": Time,
         "replaced": bool,
+        "rolled_out": bool,
         "calls_before": Count,
         "calls_after": Count,
         "examples": DriftExamplesSchema,

@@ -67,7 +67,7 @@ async def test_another_model_behind_the_same_name_is_found_with_when_and_example
     assert change["to"] == {"model_returned": "gpt-5-2026-09-09", "system_fingerprint": "fp_1"}
     assert change["first_at"].startswith(rfc3339(at(2))[:19])
     assert change["last_before_at"].startswith(rfc3339(at(1, 20))[:19])
-    assert change["replaced"] is True
+    assert (change["replaced"], change["rolled_out"]) == (True, False)
     assert (change["calls_before"], change["calls_after"]) == (4, 4)
     assert change["examples"] == {"before": before[::-1][:3], "after": after[:3]}
     assert change["same_requests"] == {"asked_again": 2, "answered_otherwise": 0, "example": None}
@@ -92,7 +92,20 @@ async def test_two_that_answer_by_turns_have_not_replaced_one_another(running_st
     for hour in range(4):
         await ran(running_store, f"run-{hour}", hour, fingerprint=lambda turn, hour=hour: f"fp_{hour % 2}")
     [change] = (await drift(running_store))["items"]
-    assert change["replaced"] is False
+    assert (change["replaced"], change["rolled_out"]) == (False, False)
+
+
+async def test_a_model_is_rolled_out_once_the_old_one_has_been_silent_as_long_as_both_answered(
+    running_store: RunningStore,
+) -> None:
+    for hour, model in enumerate(["gpt-5-a", "gpt-5-b", "gpt-5-a", "gpt-5-b"]):
+        await ran(running_store, f"run-{hour}", hour, model=model)
+    [change] = (await drift(running_store))["items"]
+    assert (change["replaced"], change["rolled_out"]) == (False, False)
+    await ran(running_store, "run-4", 4, model="gpt-5-b")
+    [change] = (await drift(running_store))["items"]
+    assert (change["replaced"], change["rolled_out"]) == (False, True)
+    assert change["last_before_at"].startswith(rfc3339(at(2, 20))[:19])
 
 
 async def test_the_same_model_that_answers_otherwise_shows_without_a_word_of_the_provider(

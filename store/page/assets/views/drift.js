@@ -59,11 +59,11 @@ const VARIANT_HEADS = ["Asked for", "Provider", "Answered", "Fingerprint", "#Cal
 const mono = (text) => html`<span class="mono">${visible(text)}</span>`;
 const at = (moment) => html`<${Time} at=${moment} />`;
 
-function changeRow({ first_at: first, model_requested: model, provider, from, to, replaced, same_requests: same, examples: { before, after } }) {
+function changeRow({ first_at: first, model_requested: model, provider, from, to, replaced, rolled_out: rolledOut, same_requests: same, examples: { before, after } }) {
   return [
     at(first), html`${visible(model || "–")} <small>${visible(provider)}</small>`, mono(variantName(from)),
-    html`${mono(variantName(to))} ${replaced
-      ? html`<${Badge} tone="warn" title="the old one has not answered since">replaced</${Badge}>` : html`<${Badge} title="both answer">alternates</${Badge}>`}`,
+    html`${mono(variantName(to))} ${replaced || rolledOut
+      ? html`<${Badge} tone="warn" title="the old one has stopped">replaced</${Badge}>` : html`<${Badge} title="both answer">alternates</${Badge}>`}`,
     same?.asked_again ? `${count(same.answered_otherwise)} of ${count(same.asked_again)} (${percent(same.answered_otherwise / same.asked_again)})` : "–",
     html`${examples(before)} → ${examples(after)}`,
   ];
