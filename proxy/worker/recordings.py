@@ -7,6 +7,7 @@ import msgspec
 
 from calls.keys.profile import Profiles
 from calls.model import UnknownFormat
+from calls.project_runs import RUN_ID
 from calls.redaction.redactor import Redactor
 from proxy.errors import Failure
 from replay.recording import Recording, pause_gc
@@ -68,8 +69,19 @@ def load_file(path: Path, redactor: Redactor, profiles: Profiles) -> Bundle:
             )
             return read_bundle(adopt_bundle(adoption, source.items, profiles.digest, path.name))
         with open_plain(path) as lines:
-            return read_bundle(lines)
+            return _require_run_id(path, read_bundle(lines))
     except OSError as error:
         raise Failure(f"cannot read the bundle {path}: {error.strerror}") from error
     except (BadBundle, CorruptData, UnknownFormat, NotReadable) as error:
         raise Failure(f"{path}: {error}") from error
+
+
+def _require_run_id(path: Path, bundle: Bundle) -> Bundle:
+    """Return the bundle. Raises Failure if its run has an id that no run can have, such as one that names another project."""
+    run = str(bundle.run["id"])
+    if not RUN_ID.fullmatch(run):
+        raise Failure(
+            f"{path}: its run has the id {run[:200]!r}, which no run can have;"
+            f" import it under another one: playhead import {path} --run ID"
+        )
+    return bundle

@@ -77,6 +77,16 @@ class NotABundle(BadBundle):
         ValueError.__init__(self, f"{self.problem}; make one with: playhead export RUN -o FILE")
 
 
+class BundleTooLarge(BadBundle):
+    """The bodies of the bundle together exceed the reader's limit."""
+
+    def __init__(self, line: int, room: int) -> None:
+        self.line = line
+        self.why = f"the bodies up to line {line} of the bundle are together larger than {room:,} bytes"
+        self.problem = f"{self.why}, the limit of what is read at once"
+        ValueError.__init__(self, f"{self.problem}: short lines can repeat large ones, so check who made the file")
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Entry:
     """One exchange and the call that was derived from it."""
@@ -133,9 +143,13 @@ def load_bundle(path: Path) -> Bundle:
         return read_bundle(file)
 
 
+LARGEST_IN_MEMORY: Final = 4 << 30
+"""Bytes that the bodies of a bundle may have together where it is read into memory. They may exceed the file by far."""
+
+
 def read_bundle(lines: Iterable[bytes]) -> Bundle:
     """Read and check the lines of a bundle. Raises BadBundle or UnknownFormat."""
-    return collect_bundle(read_parts(lines))
+    return collect_bundle(read_parts(lines, LARGEST_IN_MEMORY))
 
 
 def collect_bundle(parts: Iterable["BundleHead | Entry | Gap | EffectBatch"]) -> Bundle:
@@ -322,13 +336,10 @@ class RequestFile:
         return self._file.read(size)
 
 
-class BundleTooLarge(Exception):
-    """The bodies of the bundle together exceed the reader's limit."""
-
-
 class _Reader(msgspec.Struct):
     _room: int | None
     _requests: RequestBodies
+    _taken: int = 0
     _exchanges: int = 0
     _gaps: int = 0
     _effects: int = 0
@@ -368,28 +379,27 @@ class _Reader(msgspec.Struct):
             return gap_from_json(line.gap)
         if isinstance(line.effects, EffectsJson):
             self._effects += 1
-            self._take_bytes(len(bytes(line.effects.items)))
+            self._take_bytes(number, len(bytes(line.effects.items)))
             return effects_from_json(line.effects)
         raise BadBundle(number, "it holds neither an exchange nor a gap nor effects")
 
     def _entry(self, number: int, raw: ExchangeJson, call: msgspec.Raw) -> Entry:
         require_known_format(raw.format)
-        self._take_room(raw)
+        self._take_room(number, raw)
         exchange = exchange_from_json(raw, self._earlier)
         self._exchanges += 1
         self._requests[number] = exchange.request.body.data
         return Entry(exchange=exchange, call=_members(call))
 
-    def _take_room(self, raw: ExchangeJson) -> None:
+    def _take_room(self, number: int, raw: ExchangeJson) -> None:
         """Check the size before the bodies are assembled: by repeated references it can double with each line."""
         bodies = (raw.request.body, raw.response.body if raw.response else None)
-        self._take_bytes(sum(stated_size(body) for body in bodies if body))
+        self._take_bytes(number, sum(stated_size(body) for body in bodies if body))
 
-    def _take_bytes(self, size: int) -> None:
-        if self._room is not None:
-            self._room -= size
-            if self._room < 0:
-                raise BundleTooLarge
+    def _take_bytes(self, number: int, size: int) -> None:
+        self._taken += size
+        if self._room is not None and self._taken > self._room:
+            raise BundleTooLarge(number, self._room)
 
     def _earlier(self, line: int) -> bytes:
         try:
@@ -419,14 +429,21 @@ def _head(content: bytes) -> BundleHead:
     head = _head_decoder.decode(content)
     if not isinstance(head.run.get("id"), str):
         raise InvalidTrace("it does not name its run")
+    if not isinstance(head.run.get("labels"), dict | None):
+        raise InvalidTrace("the labels of its run are not an object")
     return BundleHead(run=head.run, profiles=head.profiles)
 
 
 def _members(raw: msgspec.Raw) -> Mapping[str, Any] | None:
     value = parse_json(bytes(raw))
-    if value is None or isinstance(value, Mapping):
-        return value
-    raise InvalidTrace("its call is not an object")
+    if value is None:
+        return None
+    if not isinstance(value, Mapping):
+        raise InvalidTrace("its call is not an object")
+    for name in ("key", "profile"):
+        if not isinstance(value.get(name), str | None):
+            raise InvalidTrace(f"the {name} of its call is not text")
+    return value
 
 
 def require_known_format(version: object) -> None:

@@ -257,7 +257,12 @@ def load_recording(path: Path) -> Bundle:
     with path.open("rb") as file:
         begin = file.read(len(MAGIC))
         file.seek(0)
-        return read_rows(file.read()) if begin == MAGIC else read_bundle(file)
+        if begin != MAGIC:
+            return read_bundle(file)
+        try:
+            return read_rows(file.read())
+        except msgspec.MsgspecError as error:
+            raise BadBundle(1, f"its rows cannot be read: {error}") from error
 
 
 def is_rows_bundle(path: Path) -> bool:

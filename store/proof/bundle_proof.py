@@ -24,7 +24,7 @@ from calls.proof.records import FIRST_LINK, ChainRecord, leaf_bytes, next_link, 
 from calls.proof.tree import consistency_path, inclusion_path, is_consistent, is_included, leaf_hash
 from store.anchors.anchor_check import AnchorTrust, check_note
 from store.anchors.rows import best_anchored_size, load_anchors
-from store.bundle.bundle import BadBundle, BundleHead, Entry, read_parts
+from store.bundle.bundle import LARGEST_IN_MEMORY, BadBundle, BundleHead, Entry, read_parts
 from store.database.connection import Database
 from store.ingest.insert_rows import gap_id
 from store.proof.chain import chain_name, decode_records
@@ -220,7 +220,7 @@ def _read_with_lines(lines: Iterable[bytes]) -> Iterator[tuple[BundleHead | Entr
             yield line
 
     try:
-        for part in read_parts(note()):
+        for part in read_parts(note(), LARGEST_IN_MEMORY):
             yield part, passed.pop()
     except UnknownFormat as error:
         raise BadBundle(1, str(error)) from None

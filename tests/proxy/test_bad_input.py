@@ -487,6 +487,8 @@ def test_a_compressed_bundle_is_read(tmp_path: Path) -> None:
         (b'{"request": {}, "response": 1}\n', "every entry was skipped; the first: line 1"),
         (b'{ "playhead": "bundle", "format": 99 }\n', "version 99"),
         (gzip.compress(b"{}", mtime=0)[:-9], "its gzip data is incomplete"),
+        (b"PLAYHEAD ROWS\n\0\0\0\1x", "its rows cannot be read"),
+        (b"PLAYHEAD ROWS\n\0\0\0\x09", "incomplete"),
     ],
 )
 def test_a_file_that_holds_no_recording_is_not_replayed(tmp_path: Path, content: bytes, words: str) -> None:
@@ -495,6 +497,15 @@ def test_a_file_that_holds_no_recording_is_not_replayed(tmp_path: Path, content:
     with pytest.raises(Failure, match=words) as failure:
         load_file(path, REDACTOR, load_profiles(None))
     assert "\n" not in str(failure.value)
+
+
+@pytest.mark.parametrize("run", ["web/night", "../night", "..", "", "a\nb", "x" * 129])
+def test_a_bundle_whose_run_has_an_impossible_id_is_not_replayed(tmp_path: Path, run: str) -> None:
+    """`web/night` would be the run `night` of the project `web`."""
+    path = tmp_path / "odd.jsonl"
+    path.write_bytes(b"".join(bundle_lines(Bundle(run={"id": run}, profiles="sha256:0"))))
+    with pytest.raises(Failure, match=r"which no run can have; import it under another one: .* --run ID"):
+        load_file(path, REDACTOR, load_profiles(None))
 
 
 @pytest.mark.slow

@@ -118,6 +118,8 @@ class _Upload:
         with self.file.open("rb") as content, tempfile.TemporaryFile(dir=self.deps.spill_directory) as earlier:
             try:
                 yield from read_parts(content, room, RequestFile(earlier))
+            except BundleTooLarge:
+                raise
             except BadBundle as error:
                 raise Problem(422, "bad_bundle", str(error), line=error.line) from None
             except UnknownFormat as error:

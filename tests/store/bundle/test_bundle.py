@@ -14,6 +14,7 @@ from msgspec.structs import replace
 
 from calls.events import Gap
 from calls.model import Body, Exchange, UnknownFormat
+from store.bundle import bundle as bundle_module
 from store.bundle.bundle import (
     BadBundle,
     Bundle,
@@ -27,6 +28,7 @@ from store.bundle.bundle import (
 )
 from store.bundle.sealed_lines import seal_line
 from store.bundle.trace import digest
+from store.proof import bundle_proof
 from tests.store.exchanges import RUN, STARTED, body, bundle, conversation, effect_batch, exchange, exchanges, gaps
 
 CALL = {
@@ -220,6 +222,23 @@ def refusal(change: dict[str, object]) -> str:
     return str(caught.value)
 
 
+@pytest.mark.parametrize("name", ["key", "profile"])
+@pytest.mark.parametrize("value", [5, {"a": 1}, ["a"]])
+def test_a_sealed_call_whose_key_is_not_text_is_refused(name: str, value: object) -> None:
+    lines = lines_of(bundle([exchange(b"", b"")]))
+    line = json.loads(lines[1]) | {"call": {"key": "k", "profile": "p"} | {name: value}}
+    del line["check"]
+    with pytest.raises(BadBundle, match=f"line 2 .* the {name} of its call is not text"):
+        read_bundle([lines[0], seal_line(json.dumps(line).encode())])
+
+
+@pytest.mark.parametrize("labels", [5, "a", ["a"], True])
+def test_a_sealed_run_whose_labels_are_no_object_is_refused(labels: object) -> None:
+    head = {"playhead": "bundle", "format": 1, "profiles": "", "run": {"id": "a", "labels": labels}}
+    with pytest.raises(BadBundle, match=r"line 1 .* labels of its run are not an object"):
+        read_bundle([seal_line(json.dumps(head).encode())])
+
+
 def test_deeply_nested_json_is_refused_and_not_a_crash() -> None:
     deep = b"[" * 100_000 + b"]" * 100_000
     with pytest.raises(BadBundle):
@@ -381,9 +400,8 @@ def test_a_call_that_was_recorded_anew_changes_its_own_line_and_the_last() -> No
     assert changed == [4, len(before)]
 
 
-@pytest.mark.parametrize("filed", [False, True])
-def test_bodies_that_double_from_line_to_line_are_refused_before_they_are_put_together(filed: bool) -> None:
-    """Each line has 200 bytes and doubles the body: that of line 32 would have 100 GB."""
+def doubling_lines() -> list[bytes]:
+    """Return lines of 200 bytes, each of which doubles the body: that of line 32 would have 100 GB."""
     head, first, *_ = lines_of(bundle([exchange(b"x" * 100, b"")]))
     made, size = [head, first], 100
     for number in range(3, 33):
@@ -394,10 +412,25 @@ def test_bodies_that_double_from_line_to_line_are_refused_before_they_are_put_to
         told = digest(b"x" * size) if size < 100_000 else "sha256:0"
         line["exchange"]["request"]["body"] = {"digest": told, "size": 1, **repeated}
         made.append(seal_line(json.dumps(line).encode()))
+    return made
+
+
+@pytest.mark.parametrize("filed", [False, True])
+def test_bodies_that_double_from_line_to_line_are_refused_before_they_are_put_together(filed: bool) -> None:
     requests = RequestFile(io.BytesIO()) if filed else None
     found: list[object] = []
     with pytest.raises(BundleTooLarge):
-        found.extend(read_parts(made, 50_000, requests))
+        found.extend(read_parts(doubling_lines(), 50_000, requests))
     bodies = [one.exchange.request.body.data for one in found if isinstance(one, Entry)]
     assert bodies == [b"x" * (100 << n) for n in range(len(bodies))]
     assert 5 < len(bodies) < 10
+
+
+def test_a_file_whose_bodies_double_from_line_to_line_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whoever holds a whole run in memory has a limit: a replay, a comparison, a verification."""
+    for module in (bundle_module, bundle_proof):
+        monkeypatch.setattr(module, "LARGEST_IN_MEMORY", 50_000)
+    with pytest.raises(BadBundle, match=r"together larger than 50,000 bytes, the limit .*: short lines can repeat"):
+        read_bundle(doubling_lines())
+    (finding,) = bundle_proof.verify_bundle(doubling_lines(), []).findings
+    assert "together larger than 50,000 bytes" in finding.detail
