@@ -8,6 +8,7 @@ from msgspec.structs import replace
 
 from calls.codec.encoding import Undecodable, decode_content
 from calls.codec.lenient_json import as_array, as_object, as_text
+from calls.codec.rpc_body import has_rpc_failed
 from calls.dialects.dialect import AnswerSummary, Assembly, RequestSummary
 from calls.dialects.parts.token_counts import NO_USAGE, header_usage
 from calls.dialects.table import BY_NAME
@@ -181,6 +182,8 @@ def _is_complete(exchange: Exchange, assembly: Assembly | None, answer: Json) ->
 def _answer_state(exchange: Exchange, key: KeyResult, assembly: Assembly | None, answer: Json) -> AnswerState | None:
     """Return what is known of every answer: that of a model is no error's body, and its end was recorded."""
     if key.kind == "model" and isinstance(as_object(answer).get("error"), str | Mapping):
+        return "error"
+    if exchange.response is not None and has_rpc_failed(exchange.response):
         return "error"
     return "unkept" if _is_end_unknown(exchange, assembly) else None
 

@@ -33,6 +33,10 @@ class IgnoreRule:
 def propose_ignore_rule(difference: Difference, key: KeyResult) -> IgnoreRule:
     """Return the rule that ignores the field at which a request with this key differs from a recorded one."""
     part, path = rule_place(difference.path, key)
+    if path.startswith("messages"):
+        return IgnoreRule(
+            toml=None, note="the messages of a body in protobuf count by their bytes, whose fields no rule can name"
+        )
     if part not in ("body", "query", "headers"):
         return IgnoreRule(toml=None, note="the method, the service and the path of a request always count")
     if part == "headers":

@@ -15,7 +15,7 @@ from urllib.parse import urlsplit
 from calls.keys.divergence import differences, distance
 from calls.keys.key import make_key
 from calls.keys.profile import Profiles
-from calls.keys.request_document import key_document
+from calls.keys.request_document import readable_document
 from calls.model import Json, Request, header
 from replay.misses.miss import NearestCall
 from replay.script import RecordedExchange
@@ -166,5 +166,5 @@ def text_hashes(request: Request) -> set[int]:
 
 
 def comparison_document(request: Request, profiles: Profiles) -> Json:
-    """The content of a request's key, with its query by name."""
-    return key_document(make_key(request, profiles))
+    """The content of a request's key, with its query by name and the messages of a body of protobuf."""
+    return readable_document(make_key(request, profiles))

@@ -14,7 +14,7 @@ from calls.comparison.answer_fingerprint import answer_digest, word_set
 from calls.comparison.answer_volatile import ignored_values
 from calls.comparison.drift import at, drift_pointers
 from calls.keys.divergence import ABSENT, AbsentValue, Difference, differences
-from calls.keys.request_document import full_document, key_document
+from calls.keys.request_document import full_document, readable_document
 from calls.model import Headers, Json
 from store.diff.cause import MOST_SHOWN, Cause, ComparedCall, Named, PairFindings, is_left_alike, volatile_answers
 
@@ -184,7 +184,7 @@ def _model_identity(side: ComparedCall) -> Named:
 
 
 def _request_document(side: ComparedCall | None) -> Json:
-    return None if side is None else key_document(side.key)
+    return None if side is None else readable_document(side.key)
 
 
 def _answer_document(side: ComparedCall | None) -> Json:
