@@ -13,6 +13,7 @@ from urllib.parse import urlsplit
 
 import msgspec
 
+from proxy.capture.control_path import effects_path
 from proxy.capture.faketime import MovedClock
 from proxy.capture.namespace.isolation import Isolation, Kind, NotCaptive
 from proxy.capture.pinned import recorded_clock, with_pinned
@@ -50,6 +51,9 @@ CAPTIVE_MODULES: Final = (
     "concurrent.futures.thread",
 )
 """What a captive command needs once its proxy worker is ready."""
+
+PAST_WORKER: Final = ("unix", "vsock")
+"""The protocols of a captive command's connections that do not reach the worker."""
 
 MAX_SHOWN: Final = 8
 """Destinations that a summary lists."""
@@ -138,8 +142,9 @@ class CommandResult(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def passed_connections(self) -> list[Mapping[str, Any]]:
-        """Connections on which bytes passed without being recorded."""
-        return [one for one in self.connections if one["outcome"] == "passed" and (one["sent"] or one["received"])]
+        """Connections on which bytes passed without being recorded, or may have."""
+        passed = [one for one in self.connections if one["outcome"] == "passed"]
+        return [one for one in passed if one["sent"] or one["received"] or one["protocol"] in PAST_WORKER]
 
 
 class PreparedCommand:
@@ -238,6 +243,7 @@ async def _run_captive(plan: CommandPlan) -> CommandResult:
             connections=report.connections,
             # A fork's own recording has to say that the names of its parent did not resolve.
             unresolved_names=[*dict.fromkeys((*capture.unresolved_names, *report.unresolved_names))],
+            not_watched_reason=report.unwatched_reason or None,
             real_clock_reason=clock.why_not,
             has_proxy_variables=has_proxy_variables,
         )
@@ -269,7 +275,9 @@ async def _run_with_variables(plan: CommandPlan, not_captive_reason: str | None 
 
 
 def _own_addresses(plan: CommandPlan) -> Iterator[tuple[str, int]]:
-    return _url_addresses(*filter(None, (str(plan.worker_info["proxy"]), plan.api)))
+    if control := plan.worker_info.get("control"):
+        yield from ((os.path.realpath(path), 0) for path in (control, effects_path(control)))
+    yield from _url_addresses(*filter(None, (str(plan.worker_info["proxy"]), plan.api)))
 
 
 def _url_addresses(*urls: str) -> Iterator[tuple[str, int]]:
@@ -360,7 +368,11 @@ def isolation_lines(ran: CommandResult, *, is_replay: bool, reported: Collection
     if ran.not_captive_reason:
         yield f"not isolated: {ran.not_captive_reason}"
     if ran.not_watched_reason:
-        yield f"short connections past the proxy may not have been noticed: {ran.not_watched_reason}"
+        what = (
+            "connections to unix sockets were" if ran.isolation == "captive" else "short connections past the proxy may"
+        )
+        verb = "not noticed" if ran.isolation == "captive" else "not have been noticed"
+        yield f"{what} {verb}: {ran.not_watched_reason}"
     if ran.escaped_connections:
         yield f"WENT PAST THE PROXY, and is not in the recording: {_list_destinations(ran.escaped_connections)}"
         yield from _escape_fixes(ran.escaped_connections, is_replay=is_replay)
@@ -375,7 +387,9 @@ def isolation_lines(ran: CommandResult, *, is_replay: bool, reported: Collection
 
 def store_escapes(api: Api, run: str, ran: CommandResult) -> None:
     """Store each destination that was reached past the proxy worker as a gap of the run."""
-    gaps = [{"reason": one["reason"], "count": one["count"]} for one in ran.escaped_connections]
+    # The worker has stored the gaps of the TCP connections that it passed.
+    past = [*ran.escaped_connections, *(one for one in ran.passed_connections if one["protocol"] in PAST_WORKER)]
+    gaps = [{"reason": one["reason"], "count": one["count"]} for one in past]
     if gaps:
         api.post(f"/runs/{path_segment(run)}/gaps", json={"gaps": gaps})
 
@@ -386,7 +400,11 @@ def _list_destinations(connections: Sequence[Mapping[str, Any]]) -> str:
 
 
 def _describe_connection(one: Mapping[str, Any]) -> str:
-    sizes = f" ({one['sent']:,} bytes out, {one['received']:,} in)" if one["outcome"] == "passed" else ""
+    sizes = (
+        f" ({one['sent']:,} bytes out, {one['received']:,} in)"
+        if one["outcome"] == "passed" and one["sent"] + one["received"]
+        else ""
+    )
     times = f" {one['count']} times" if one["count"] > 1 else ""
     protocol = "" if one["protocol"] == "tcp" else f"{one['protocol']} "
     return f"{protocol}{one['destination']}{times}{sizes}"
@@ -394,7 +412,7 @@ def _describe_connection(one: Mapping[str, Any]) -> str:
 
 def _escape_fixes(escaped_connections: Sequence[Mapping[str, Any]], *, is_replay: bool) -> Iterator[str]:
     yield "its client ignores the proxy variables: see `playhead doctor`, or use --isolation auto if the system allows it"
-    local = [one for one in escaped_connections if one["destination"].startswith(("127.", "[::1]"))]
+    local = [one for one in escaped_connections if one["destination"].startswith(("127.", "[::1]", "/"))]
     if is_replay and local:
         flags = " ".join(f"--allow-local {one['destination']}" for one in local[:MAX_SHOWN])
         yield f"if these services of this machine are meant to be reached: {flags}"

@@ -89,16 +89,22 @@ def with_settings(command: Command) -> Command:
 
 
 class _LocalService(click.ParamType[tuple[str, int]]):
-    """The address and port of a service on this machine."""
+    """The address and port of a service on this machine; or the path of its unix socket, with port 0."""
 
-    name = "HOST:PORT"
+    name = "HOST:PORT|PATH"
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> tuple[str, int]:
         if isinstance(value, tuple):
             return value
+        if str(value).startswith("/"):
+            return str(value), 0
         host, _, port = str(value).rpartition(":")
         if not host or not port.isdecimal() or not 0 < int(port) < 65536:
-            self.fail(f"{value!r} is not HOST:PORT: write 127.0.0.1:5432, localhost:5432 or [::1]:5432", param, ctx)
+            self.fail(
+                f"{value!r} is not HOST:PORT: write 127.0.0.1:5432, localhost:5432 or [::1]:5432, or a socket's path",
+                param,
+                ctx,
+            )
         return host.strip("[]"), int(port)
 
 
@@ -114,8 +120,8 @@ _ISOLATION = [
         "--allow-local",
         type=_LocalService(),
         multiple=True,
-        metavar="HOST:PORT",
-        help="Let COMMAND reach this service on this machine, such as a database, in a replay. May be repeated.",
+        metavar="HOST:PORT|PATH",
+        help="Let COMMAND reach this service on this machine, such as a database, in a replay. PATH: a unix socket. May be repeated.",
     ),
     click.option(
         "--watch",

@@ -180,6 +180,7 @@ def _execute(launcher: socket.socket) -> None:
             # In another user namespace root keeps its rights on files and loses those on this network.
             # Other users lose their capabilities when they execute a program.
             _run_step("namespaces", usernamespace.enter_namespaces, os.CLONE_NEWUSER | os.CLONE_NEWNS)
+        _report_connections(launcher)
         _unblock_interrupts()
         os.execvpe(work["command"][0], work["command"], dict(work["environment"]))  # noqa: S606 - the user's own command
     except OSError as error:
@@ -187,6 +188,20 @@ def _execute(launcher: socket.socket) -> None:
     except StepFailure as step:
         channel.send_message(launcher, {"failed": step.name, "errno": step.error.errno or 0, "file": None})
     sys.exit(FAILED)
+
+
+def _report_connections(launcher: socket.socket) -> None:
+    """Have the kernel report each connection to the launcher, or say why it does not: unix sockets are in no network."""
+    # The import is slow, and the launcher is waiting for the command's worker until here.
+    from proxy.capture.watch import seccomp
+
+    try:
+        listener = seccomp.install_filter(("connect",), may_lose_privileges=False)
+    except OSError as error:
+        channel.send_message(launcher, {"unwatched": os.strerror(error.errno or 0)})
+        return
+    channel.send_message(launcher, {"watched": True}, [listener])
+    os.close(listener)
 
 
 def _unblock_interrupts() -> None:

@@ -28,6 +28,8 @@ from proxy.capture.namespace.mirror import Mirror
 from proxy.capture.namespace.refusals import Refusals
 from proxy.capture.namespace.system_files import system_binds
 from proxy.capture.namespace.trust_files import AuthorityFiles, trust_binds
+from proxy.capture.watch.local_sockets import LocalSockets
+from proxy.capture.watch.survivors import start_answering_process
 from proxy.errors import Failure
 from proxy.processes.user_command import forwarded_signals
 
@@ -94,6 +96,9 @@ class CaptureReport:
     unresolved_names: Sequence[str]
     """The host names that did not resolve."""
 
+    unwatched_reason: str = ""
+    """Why connections to unix sockets were not noticed; empty if they were."""
+
 
 class InsideProcess:
     """The process that becomes a captive command. Until it gets a plan it waits, and changes nothing."""
@@ -147,6 +152,8 @@ class Captive:
         self._control: socket.socket | None = None
         self._is_asking = False
         self._refusals = Refusals()
+        self._local_sockets: LocalSockets | None = None
+        self._unwatched_reason = ""
         self._mirror: Mirror
 
     async def __aenter__(self) -> Self:
@@ -166,6 +173,7 @@ class Captive:
 
     async def run(self, environment: Mapping[str, str]) -> int:
         """Execute the command, and return its exit code; 128 + n if signal n ended it."""
+        self._stack.push_async_callback(self._stop_watching)
         with forwarded_signals(self._process):
             await asyncio.to_thread(self._execute, environment)
             code = await self._process.wait()
@@ -178,9 +186,11 @@ class Captive:
             with suppress(OSError, TimeoutError, ValueError):
                 async with asyncio.timeout(CONTROL_TIMEOUT):
                     answer = await self._ask_worker(self._control, {"report": True}, ())
+        local = self._local_sockets.connections() if self._local_sockets is not None else ()
         return CaptureReport(
-            connections=[*answer.get("connections", ()), *self.refused_datagrams()],
+            connections=[*answer.get("connections", ()), *self.refused_datagrams(), *local],
             unresolved_names=answer.get("unresolved_names", ()),
+            unwatched_reason=self._unwatched_reason,
         )
 
     def refused_datagrams(self) -> list[dict[str, Any]]:
@@ -329,11 +339,35 @@ class Captive:
         answer: dict[str, Any] = json.loads(data) if data else {"failed": "it closed the connection"}
         return answer
 
+    def _watch_local_sockets(self, message: Mapping[str, Any], descriptors: Sequence[int]) -> None:
+        if not descriptors:
+            self._unwatched_reason = (
+                f"this system does not allow watching system calls (seccomp): {message['unwatched']}"
+            )
+            return
+        self._local_sockets = LocalSockets(
+            descriptors[0],
+            allowed=[path for path, _ in self._capture.allow_local if path.startswith("/")],
+            own_directory=Path(self._capture.control).parent,
+            refuses=not self._capture.passes_other_tcp,
+        )
+        self._local_sockets.begin(self._process.pid)
+
+    async def _stop_watching(self) -> None:
+        if self._local_sockets is None:
+            return
+        listener = await asyncio.to_thread(self._local_sockets.stop)
+        if listener is not None:
+            start_answering_process(listener, refuses=not self._capture.passes_other_tcp)
+
     def _execute(self, environment: Mapping[str, str]) -> None:
         """Make the process inside execute the command. Raises Failure."""
         channel.send_message(self._channel, {"command": list(self._command), "environment": dict(environment)})
         try:
-            message, _ = self._receive_from_inside()
+            message, descriptors = self._receive_from_inside()
+            if "failed" not in message:
+                self._watch_local_sockets(message, descriptors)
+                message, _ = self._receive_from_inside()
         except OSError:
             return  # the kernel closed the channel when the command was executed
         reason = os.strerror(message["errno"])

@@ -11,18 +11,11 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Final
 
+from proxy.capture.watch.local_services import CONTAINER_ENGINES
+
 NSSWITCH: Final = "/etc/nsswitch.conf"
 NAME_SERVICES: Final = ("/run/nscd/socket", "/var/run/nscd/socket")
 """Sockets of nscd, which glibc asks before any name server."""
-
-CONTAINER_ENGINES: Final = (
-    "/run/docker.sock",
-    "/var/run/docker.sock",
-    "/run/podman/podman.sock",
-    "/run/containerd/containerd.sock",
-    "/run/crio/crio.sock",
-)
-"""Sockets of container engines, which start programs outside of the captive network. A replay hides them."""
 
 SSH: Final = "/etc/ssh"
 

@@ -5,15 +5,23 @@ import fcntl
 import os
 import select
 import socket
-import struct
 import threading
 import time
 from collections import deque
 from contextlib import suppress
-from pathlib import Path
 from typing import Final, Protocol
 
-from proxy.capture.watch.notifier import ANSWER, CALLS, CONTINUE, RECEIVE, REQUEST, RESPONSE
+from proxy.capture.watch.local_services import absolute_path, outside_service
+from proxy.capture.watch.process_memory import (
+    MESSAGES_STEP,
+    descriptor_link,
+    duplicate_socket,
+    ip_address,
+    message_address,
+    socket_address,
+    socket_type,
+)
+from proxy.capture.watch.seccomp import ANSWER, CONTINUE, RECEIVE, REQUEST, RESPONSE, call_numbers
 
 START_TIMEOUT: Final = 30.0
 """Seconds that the command may take to install its filter."""
@@ -22,12 +30,9 @@ UDP_DELAY: Final = 0.02
 """Seconds after which a connected UDP socket counts. Resolvers connect some for a moment, to look up a route."""
 
 MAX_PENDING: Final = 256
-MAX_ADDRESS_BYTES: Final = 128
 DNS: Final = 53
 MESSAGES: Final = 8
 """The maximum number of datagrams of one call whose addresses are read."""
-
-_LIBC = ctypes.CDLL(None, use_errno=True)
 
 
 class EscapeListener(Protocol):
@@ -48,6 +53,9 @@ class Supervisor(threading.Thread):
         self._listener: int | None = None
         self._listening: set[int] = set()
         """Ports on which the command itself listens."""
+
+        self._own_paths: set[str] = set()
+        """Unix sockets on which it listens."""
 
         self._pending: deque[tuple[float, int, int, str, tuple[str, int]]] = deque(maxlen=MAX_PENDING)
         self.has_begun = threading.Event()
@@ -127,34 +135,37 @@ class Supervisor(threading.Thread):
     # -- the destination of a call
 
     def _destinations(self, pid: int, number: int, arguments: list[int]) -> list[tuple[str, tuple[str, int]]]:
-        _, _, connect, listen, sendto, sendmsg, sendmmsg = CALLS[os.uname().machine]
+        calls = call_numbers()
         descriptor = ctypes.c_int(arguments[0]).value
-        if number == listen:
+        if number == calls["listen"]:
             self._note_listening(pid, descriptor)
             return []
         addresses: list[tuple[str, int] | None] = []
-        if number == connect:
-            addresses = [_address(pid, arguments[1], arguments[2])]
-        elif number == sendto:
-            addresses = [_address(pid, arguments[4], arguments[5])]
-        elif number == sendmsg:
-            addresses = [_message_address(pid, arguments[1])]
-        elif number == sendmmsg:
+        if number == calls["connect"]:
+            raw = socket_address(pid, arguments[1], arguments[2])
+            if (service := outside_service(pid, raw)) and service[1] not in self._own_paths:
+                return [(service[0], (service[1], 0))]
+            addresses = [ip_address(raw)]
+        elif number == calls["sendto"]:
+            addresses = [ip_address(socket_address(pid, arguments[4], arguments[5]))]
+        elif number == calls["sendmsg"]:
+            addresses = [message_address(pid, arguments[1])]
+        elif number == calls["sendmmsg"]:
             count = min(arguments[2], MESSAGES)
-            addresses = [_message_address(pid, arguments[1] + n * _MESSAGES_STEP) for n in range(count)]
+            addresses = [message_address(pid, arguments[1] + n * MESSAGES_STEP) for n in range(count)]
         found = [one for one in addresses if one is not None]
-        return self._escapes(pid, descriptor, found, connects=number == connect) if found else []
+        return self._escapes(pid, descriptor, found, connects=number == calls["connect"]) if found else []
 
     def _escapes(
         self, pid: int, descriptor: int, addresses: list[tuple[str, int]], *, connects: bool
     ) -> list[tuple[str, tuple[str, int]]]:
-        kind = _socket_type(pid, descriptor)
+        kind = socket_type(pid, descriptor)
         if kind == socket.SOCK_DGRAM:
             # Names are resolved as usual, and a datagram to loopback may be for a service of the command itself.
             addresses = [one for one in addresses if one[1] != DNS and not _is_loopback(one[0])]
             if not connects:
                 return [("udp", one) for one in addresses]
-            link = _descriptor_link(pid, descriptor)
+            link = descriptor_link(pid, descriptor)
             for one in addresses if link else ():
                 self._pending.append((time.monotonic() + UDP_DELAY, pid, descriptor, link, one))
             return []
@@ -166,101 +177,21 @@ class Supervisor(threading.Thread):
         return _is_loopback(host) and (port in self._listening or not _is_listening(pid, port))
 
     def _note_listening(self, pid: int, descriptor: int) -> None:
-        duplicate = _duplicate(pid, descriptor)
+        duplicate = duplicate_socket(pid, descriptor)
         if duplicate is None:
             return
         with duplicate, suppress(OSError):
             if duplicate.family in (socket.AF_INET, socket.AF_INET6):
                 self._listening.add(duplicate.getsockname()[1])
+            elif duplicate.family == socket.AF_UNIX and isinstance(path := duplicate.getsockname(), str) and path:
+                self._own_paths.add(absolute_path(pid, path))
 
     def _note_pending(self) -> None:
         now = time.monotonic()
         while self._pending and self._pending[0][0] <= now:
             _, pid, descriptor, link, (host, port) = self._pending.popleft()
-            if _descriptor_link(pid, descriptor) == link:
+            if descriptor_link(pid, descriptor) == link:
                 self._observer.note("udp", host, port)
-
-
-# -- another process's memory and descriptors
-
-
-class _Piece(ctypes.Structure):
-    """struct iovec."""
-
-    _fields_ = (("base", ctypes.c_void_p), ("length", ctypes.c_size_t))
-
-
-_MESSAGES_STEP: Final = 64
-"""sizeof(struct mmsghdr)."""
-
-
-def _read_memory(pid: int, at: int, size: int) -> bytes:
-    buffer = ctypes.create_string_buffer(size)
-    here, there = _Piece(ctypes.addressof(buffer), size), _Piece(at, size)
-    got = _LIBC.process_vm_readv(pid, ctypes.byref(here), 1, ctypes.byref(there), 1, 0)
-    return buffer.raw[: max(got, 0)]
-
-
-def _address(pid: int, at: int, size: int) -> tuple[str, int] | None:
-    """Read the address argument of a call; None for anything but IP."""
-    raw = _read_memory(pid, at, min(size & 0xFFFFFFFF, MAX_ADDRESS_BYTES)) if at else b""
-    if len(raw) < 8:
-        return None
-    family = struct.unpack_from("=H", raw)[0]
-    port = int.from_bytes(raw[2:4])
-    if family == socket.AF_INET:
-        return socket.inet_ntop(family, raw[4:8]), port
-    if family == socket.AF_INET6 and len(raw) >= 24:
-        return socket.inet_ntop(family, raw[8:24]), port
-    return None
-
-
-def _message_address(pid: int, at: int) -> tuple[str, int] | None:
-    header = _read_memory(pid, at, 12)
-    if len(header) < 12:
-        return None
-    name, size = struct.unpack("=QI", header)
-    return _address(pid, name, size) if name else None
-
-
-def _duplicate(pid: int, descriptor: int) -> socket.socket | None:
-    """Duplicate a socket of a thread. The duplicate must be closed at once, because it keeps the socket open."""
-    try:
-        process = os.pidfd_open(_process_of_thread(pid))
-    except OSError:
-        return None
-    try:
-        duplicate = _LIBC.syscall(438, process, descriptor, 0)  # pidfd_getfd, the same number on every machine
-        return socket.socket(fileno=duplicate) if duplicate >= 0 else None
-    except OSError:
-        return None
-    finally:
-        os.close(process)
-
-
-def _socket_type(pid: int, descriptor: int) -> int:
-    duplicate = _duplicate(pid, descriptor)
-    if duplicate is None:
-        return socket.SOCK_STREAM
-    with duplicate:
-        return duplicate.type & 0xF
-
-
-def _process_of_thread(thread: int) -> int:
-    """Return the process of a thread."""
-    with suppress(OSError, ValueError, IndexError):
-        # The name in it may end in the middle of a character.
-        for line in Path(f"/proc/{thread}/status").read_bytes().splitlines():
-            if line.startswith(b"Tgid:"):
-                return int(line.split()[1])
-    return thread
-
-
-def _descriptor_link(pid: int, descriptor: int) -> str:
-    try:
-        return os.readlink(f"/proc/{pid}/fd/{descriptor}")
-    except OSError:
-        return ""
 
 
 def _is_loopback(host: str) -> bool:

@@ -24,9 +24,9 @@ from typing import Final, Literal
 
 from proxy.capture.watch.notifications import Supervisor
 from proxy.capture.watch.polling import SocketPoller
+from proxy.capture.watch.survivors import NOTIFIER, start_answering_process
 from proxy.processes.user_command import run_user_command
 
-NOTIFIER: Final = Path(__file__).with_name("notifier.py")
 PR_SET_CHILD_SUBREAPER: Final = 36
 MAX_DESTINATIONS: Final = 1000
 """Destinations that are counted. Others are ignored."""
@@ -47,8 +47,9 @@ class Escape:
     def sentence(self) -> str:
         """The reason of the gap that this escape becomes."""
         what = "datagrams were sent" if self.protocol == "udp" else "a connection was opened"
+        place = f"{self.protocol} {self.destination}" if self.protocol in ("unix", "vsock") else self.destination
         times = f", {self.count} times" if self.count > 1 else ""
-        return f"{what} to {self.destination} past the proxy{times}: what passed there was not recorded"
+        return f"{what} to {place} past the proxy{times}: what passed there was not recorded"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -74,7 +75,10 @@ class EscapeCounter:
         host = _plain_host(host)
         if (host, port) in self._own:
             return
-        key = protocol, f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+        if protocol in ("unix", "vsock"):
+            key = protocol, host
+        else:
+            key = protocol, f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
         if key in self._counts or len(self._counts) < MAX_DESTINATIONS:
             self._counts[key] += 1
 
@@ -124,7 +128,7 @@ async def _run_with_seccomp(
         command_end.close()
         listener = await asyncio.to_thread(supervisor.stop)
     if listener is not None:
-        _start_passing_process(listener)
+        start_answering_process(listener, refuses=False)
     how: How = "seccomp" if supervisor.reason is None else "poll"
     return WatchResult(code=code, how=how, escapes=counter.escapes(), reason=supervisor.reason or "")
 
@@ -166,25 +170,6 @@ async def _run_beside(work: Coroutine[None, None, None]) -> AsyncIterator[None]:
     finally:
         task.cancel()
         await asyncio.gather(task, return_exceptions=True)
-
-
-def _start_passing_process(listener: int) -> None:
-    """Start a process that answers for processes that outlive the command, whose calls would fail otherwise."""
-    try:
-        os.set_inheritable(listener, True)
-        null = os.open(os.devnull, os.O_RDWR)
-        line = [sys.executable, "-I", "-S", str(NOTIFIER), "pass", str(listener)]
-        with suppress(OSError):
-            os.posix_spawn(
-                sys.executable,
-                line,
-                {},
-                setsid=True,
-                file_actions=[(os.POSIX_SPAWN_DUP2, null, number) for number in range(3)],
-            )
-        os.close(null)
-    finally:
-        os.close(listener)
 
 
 def _plain_host(host: str) -> str:

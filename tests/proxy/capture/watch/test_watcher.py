@@ -81,6 +81,21 @@ async def test_datagrams_are_noticed_and_lookups_are_not(script: str, seen: int)
     assert escapes(found) == ({("udp", f"{NOWHERE}:443", 1)} if seen else set())
 
 
+async def test_a_unix_socket_is_noticed_unless_the_command_listens_on_it(tmp_path: Path) -> None:
+    path = str(tmp_path / "service.sock")
+    server = await asyncio.start_unix_server(lambda _, writer: writer.close(), path)
+    script = """
+own = socket.socket(socket.AF_UNIX)
+own.bind(sys.argv[1] + ".own"); own.listen()
+for path in (sys.argv[1], sys.argv[1] + ".own"):
+    socket.socket(socket.AF_UNIX).connect(path)
+"""
+    async with server:
+        found = await watch_script(script, path)
+    assert (found.code, escapes(found)) == (0, {("unix", path, 1)})
+    assert found.escapes[0].sentence.startswith(f"a connection was opened to unix {path} past the proxy")
+
+
 @pytest.mark.parametrize("starter", ["subprocess", "double fork"])
 async def test_what_the_command_starts_is_watched(starter: str, elsewhere: int) -> None:
     line = f"[sys.executable, '-c', {'import socket, sys; ' + CONNECT!r}, sys.argv[1]]"

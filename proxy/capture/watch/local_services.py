@@ -1,0 +1,62 @@
+"""Services that a command reaches by other ways than its network: unix sockets, and vsock."""
+
+import os
+import re
+import socket
+import stat
+import struct
+from contextlib import suppress
+from typing import Final, Literal
+
+type Protocol = Literal["unix", "vsock"]
+
+CONTAINER_ENGINES: Final = (
+    "/run/docker.sock",
+    "/var/run/docker.sock",
+    "/run/podman/podman.sock",
+    "/run/containerd/containerd.sock",
+    "/run/crio/crio.sock",
+)
+"""Sockets of container engines, which start programs outside of the captive network. A replay hides them."""
+
+_OF_THE_SESSION: Final = re.compile(
+    r"^/tmp/\.X11-unix/|^/run/user/\d+/(wayland-|pipewire-|pulse/)|/S\.gpg-agent|^/dev/log$|^/run/systemd/(journal|notify|userdb)\b"
+    r"|^/(var/)?run/nscd/|^/var/lib/sss/pipes/"
+)
+"""Screen, sound, logs, users' names and agents that sign: they keep no data for the command and reach no network."""
+
+_UNIX_HEAD: Final = 2
+_VSOCK: Final = struct.Struct("=HHII")
+
+
+def outside_service(pid: int, raw: bytes) -> tuple[Protocol, str] | None:
+    """Return the service that an address in a process names, if it is at a unix socket's path or at a vsock address."""
+    family = struct.unpack_from("=H", raw)[0] if len(raw) > _UNIX_HEAD else socket.AF_UNSPEC
+    if family == socket.AF_UNIX:
+        # An abstract socket begins with a zero, and belongs to the network.
+        name = raw[_UNIX_HEAD:].split(b"\0", 1)[0]
+        path = absolute_path(pid, os.fsdecode(name)) if name else ""
+        return ("unix", path) if path and _is_service(pid, path) else None
+    if family == socket.AF_VSOCK and len(raw) >= _VSOCK.size:
+        _, _, port, machine = _VSOCK.unpack_from(raw)
+        return "vsock", f"{machine}:{port}"
+    return None
+
+
+def absolute_path(pid: int, path: str) -> str:
+    """Return the path of a socket, which may be relative to the directory of the process, without symbolic links."""
+    if not path.startswith("/"):
+        with suppress(OSError):
+            path = os.path.join(os.readlink(f"/proc/{pid}/cwd"), path)
+    return os.path.realpath(path)
+
+
+def _is_service(pid: int, path: str) -> bool:
+    if _OF_THE_SESSION.search(path) or path == os.path.realpath(os.environ.get("SSH_AUTH_SOCK") or "/"):
+        return False
+    try:
+        mode = os.stat(f"/proc/{pid}/root{path}").st_mode
+    except OSError:
+        return False  # the call fails, or it cannot be seen what it names
+    # The socket of a container engine is hidden from a replay by a mount of /dev/null.
+    return stat.S_ISSOCK(mode) or (stat.S_ISCHR(mode) and path in CONTAINER_ENGINES)

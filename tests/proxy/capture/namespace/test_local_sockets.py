@@ -1,0 +1,168 @@
+"""A captive command's connections to services that are not in its network: unix sockets of this machine, and multicast."""
+
+import os
+import socket
+import sys
+import threading
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from proxy.capture.namespace.launch import Captive, CapturePlan
+from proxy.capture.namespace.trust_files import AuthorityFiles
+from proxy.trust.ca import ensure_ca
+from tests.proxy.capture.receiver import receiving
+from tests.proxy.capture.running import needs_namespaces
+
+
+class Service:
+    """A service of this machine at a unix socket, which counts what reaches it."""
+
+    def __init__(self, directory: Path) -> None:
+        self.path = str(directory / "service.sock")
+        self.datagrams = str(directory / "datagrams.sock")
+        self.visits = 0
+        self._listener = socket.socket(socket.AF_UNIX)
+        self._listener.bind(self.path)
+        self._listener.listen()
+        self.receiver = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM | socket.SOCK_NONBLOCK)
+        self.receiver.bind(self.datagrams)
+        self._thread = threading.Thread(target=self._serve, daemon=True)
+        self._thread.start()
+
+    def _serve(self) -> None:
+        while True:
+            visitor, _ = self._listener.accept()
+            with visitor:
+                if visitor.recv(10) == b"end":
+                    return
+                self.visits += 1
+                visitor.sendall(b"served")
+
+    def close(self) -> None:
+        with socket.socket(socket.AF_UNIX) as last:
+            last.connect(self.path)
+            last.sendall(b"end")
+        self._thread.join()
+        self._listener.close()
+        self.receiver.close()
+
+
+@pytest.fixture
+def service(tmp_path: Path) -> Iterator[Service]:
+    found = Service(tmp_path)
+    yield found
+    found.close()
+
+
+@pytest.fixture
+def capture(tmp_path: Path) -> Iterator[CapturePlan]:
+    needs_namespaces()
+    (tmp_path / "worker").mkdir()
+    authority = AuthorityFiles(certificate=ensure_ca(tmp_path / "keys").certificate, java=None)
+    with receiving(tmp_path / "worker") as receiver:
+        yield CapturePlan(
+            control=str(receiver.path), run="r", token=None, authority=authority, passes_other_tcp=True, is_replay=False
+        )
+
+
+async def run_captive(capture: CapturePlan, program: str, *arguments: str) -> dict[str, tuple[str, str, int]]:
+    """Run a program that must succeed. Returns protocol, outcome and count of what was noticed, by destination."""
+    async with Captive([sys.executable, "-c", "import socket, sys\n" + program, *arguments], capture) as captive:
+        assert await captive.run(os.environ) == 0
+        report = await captive.report()
+    if report.unwatched_reason:
+        pytest.skip(report.unwatched_reason)
+    return {one["destination"]: (one["protocol"], one["outcome"], one["count"]) for one in report.connections}
+
+
+VISIT = """
+with socket.socket(socket.AF_UNIX) as one:
+    one.connect(sys.argv[1]); one.sendall(b"x"); assert one.recv(10) == b"served"
+"""
+
+REFUSED = """
+import errno
+with socket.socket(socket.AF_UNIX) as one:
+    assert one.connect_ex(sys.argv[1]) == errno.ECONNREFUSED
+"""
+
+
+async def test_a_unix_socket_of_this_machine_passes_in_a_recording_and_is_named(
+    capture: CapturePlan, service: Service
+) -> None:
+    assert await run_captive(capture, VISIT + VISIT, service.path) == {service.path: ("unix", "passed", 2)}
+    assert service.visits == 2
+    there = f"import os; os.chdir({os.path.dirname(service.path)!r}); sys.argv.append('service.sock')\n"
+    assert await run_captive(capture, there + VISIT) == {service.path: ("unix", "passed", 1)}
+
+
+async def test_it_is_refused_and_named_in_a_replay(capture: CapturePlan, service: Service) -> None:
+    replay = replace(capture, passes_other_tcp=False, is_replay=True)
+    assert await run_captive(replay, REFUSED, service.path) == {service.path: ("unix", "refused", 1)}
+    assert service.visits == 0
+
+
+async def test_allow_local_lets_a_replay_reach_it(capture: CapturePlan, service: Service) -> None:
+    replay = replace(capture, passes_other_tcp=False, is_replay=True, allow_local=[(service.path, 0)])
+    assert await run_captive(replay, VISIT, service.path) == {}
+    assert service.visits == 1
+
+
+async def test_datagrams_to_a_unix_socket_are_noticed(capture: CapturePlan, service: Service) -> None:
+    send = "socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM).sendto(b'x', sys.argv[1])"
+    assert await run_captive(capture, send, service.datagrams) == {service.datagrams: ("unix", "passed", 1)}
+    assert service.receiver.recv(10) == b"x"
+
+
+async def test_its_own_unix_sockets_are_its_own(capture: CapturePlan, tmp_path: Path) -> None:
+    own = """
+import os, threading
+os.chdir(sys.argv[1])
+for bound, named in (("a.sock", "a.sock"), (sys.argv[1] + "/b.sock", sys.argv[1] + "/c.sock"), ("\\0own", "\\0own")):
+    server = socket.socket(socket.AF_UNIX)
+    server.bind(bound); server.listen()
+    if named != bound:
+        os.rename(bound, named)
+    client = socket.socket(socket.AF_UNIX)
+    client.connect(named)
+    server.accept()[0].sendall(b"own"); assert client.recv(3) == b"own"
+"""
+    for refuses in (False, True):
+        place = tmp_path / f"own-{refuses}"
+        place.mkdir()
+        assert await run_captive(replace(capture, passes_other_tcp=not refuses), own, str(place)) == {}
+
+
+async def test_what_outlives_a_replay_is_refused_and_does_not_hang(
+    capture: CapturePlan, service: Service, tmp_path: Path
+) -> None:
+    begun, told = tmp_path / "begin", tmp_path / "told"
+    os.mkfifo(begun)
+    os.mkfifo(told)
+    daemon = f"""
+import os
+if os.fork(): os._exit(0)
+os.setsid()
+open({str(begun)!r}).read()
+code = socket.socket(socket.AF_UNIX).connect_ex(sys.argv[1])
+open({str(told)!r}, "w").write(os.strerror(code))
+"""
+    assert await run_captive(replace(capture, passes_other_tcp=False), daemon, service.path) == {}
+    begun.write_text("now")
+    assert told.read_text() == "Connection refused"
+    assert service.visits == 0
+
+
+async def test_multicast_is_named_like_other_datagrams(capture: CapturePlan) -> None:
+    send = """
+for family, place in ((socket.AF_INET, ("224.0.0.251", 5353)), (socket.AF_INET6, ("ff02::fb", 5353))):
+    with socket.socket(family, socket.SOCK_DGRAM) as one:
+        one.sendto(b"x", place)
+"""
+    assert await run_captive(capture, send) == {
+        "224.0.0.251:5353": ("udp", "refused", 1),
+        "[ff02::fb]:5353": ("udp", "refused", 1),
+    }
