@@ -40,15 +40,30 @@ def show_diff(diff: Shape, sheet: Sheet, *, everything: bool = False) -> None:
     if diff["equal_prefix"]:
         sheet.print_line((f"= {count_text(diff['equal_prefix'], 'equal call')}", "dim"))
     shown_already: set[str] = set()
-    for quiet, pairs in groupby(diff["pairs"], lambda pair: not everything and _is_quiet(pair, shown_already)):
+    end = _end_of_one_run(diff["pairs"])
+    numbered = enumerate(diff["pairs"])
+    for quiet, group in groupby(
+        numbered, lambda item: not everything and (item[0] > end or _is_quiet(item[1], shown_already))
+    ):
+        pairs = [pair for _, pair in group]
         if quiet:
-            sheet.print_line((_quiet_line(list(pairs)), "dim"))
+            sheet.print_line((_quiet_line(pairs), "dim"))
         else:
             for pair in pairs:
                 _show_pair(pair, sheet)
     sheet.print_line()
     for sentence in _verdict_sentences(diff):
         sheet.print_sentence(sentence, "good" if diff["same"] else "bold")
+
+
+def _end_of_one_run(pairs: Sequence[Shape]) -> int:
+    """Return the place of the first of the calls at the end that only the longer run has; the number of pairs if there are none."""
+    place = len(pairs)
+    while (
+        place and pairs[place - 1]["cause"] in ("missing", "extra") and pairs[place - 1]["cause"] == pairs[-1]["cause"]
+    ):
+        place -= 1
+    return place
 
 
 def _is_quiet(pair: Shape, shown_already: set[str]) -> bool:
@@ -71,12 +86,17 @@ def _show_heads(diff: Shape, sheet: Sheet) -> None:
     name_width = max(len(display_text(diff[side]["run"])) for side in ("a", "b"))
     for side in ("a", "b"):
         run = diff[side]
-        facts = [count_text(run["calls"], "call"), *_total_facts(run, signed=False)]
+        facts = [count_text(run["calls"], "call"), *_retry_facts(run), *_total_facts(run, signed=False)]
         sheet.print_line(
             (f"{side.upper()} {display_text(run['run']):{name_width}}", "bold"), ("  " + "  ".join(facts), None)
         )
     if more := _total_facts(diff["delta"], signed=True):
         sheet.print_line((" " * (name_width + 4) + "  ".join(["B is", *more]), "dim"))
+
+
+def _retry_facts(run: Shape) -> list[str]:
+    """Return how many retries a run has, if any: a call counts once, however many attempts it took."""
+    return [count_text(run["retries"], "further attempt")] if run["retries"] else []
 
 
 def _total_facts(sums: Shape, *, signed: bool) -> list[str]:
@@ -94,7 +114,9 @@ def _total_facts(sums: Shape, *, signed: bool) -> list[str]:
 
 
 def _quiet_line(pairs: Sequence[Shape]) -> str:
-    """Summarise equal calls, and calls that repeat what was shown, in one line."""
+    """Summarise equal calls, calls that repeat what was shown, or the last calls of the longer run, in one line."""
+    if (cause := pairs[0]["cause"]) in ("missing", "extra"):
+        return f"{SIGNS[cause][0]} {count_text(len(pairs), 'more call')} {NAMES[cause]}"
     equal, outside = (sum(pair["cause"] == cause for pair in pairs) for cause in ("same", "volatile"))
     roots = sorted({number for pair in pairs if (number := _step_number(pair["follows"])) is not None})
     facts = [count_text(equal, "equal call")] if equal else []

@@ -65,9 +65,15 @@ class Diff:
     _pairs: list[AlignedPair] = field(init=False)
     _found: dict[int, PairFindings] = field(init=False, default_factory=dict)
     _inquiry: Inquiry = field(init=False, default_factory=Inquiry)
+    _end_of_one_run: int = field(init=False)
+    """The place from which on only the longer run has calls. If both have calls of their own there, none ended early."""
 
     def __post_init__(self) -> None:
         self._pairs = align([step.item for step in self.one.steps], [step.item for step in self.other.steps])
+        both = (place for place, pair in enumerate(self._pairs) if pair.one is not None and pair.other is not None)
+        end = max(both, default=-1) + 1
+        is_one_run = len({pair.one is None for pair in self._pairs[end:]}) == 1
+        self._end_of_one_run = end if is_one_run else len(self._pairs)
 
     def pairs(self) -> Iterator[tuple[int, Step | None, Step | None, Cause | None]]:
         """Yield the place of each pair, both calls, and the cause as far as it is known."""
@@ -169,6 +175,8 @@ class Diff:
                 return f"a different model answered the same request: {_model(one)} in A, {_model(other)} in B"
             case "failure" if one and other:
                 return f"the same request ended differently: {_ending(one)} in A, {_ending(other)} in B"
+            case "missing" | "extra" if place >= self._end_of_one_run:
+                return f"{WORDS[cause]}, {'B' if cause == 'missing' else 'A'} ends before it"
             case None:
                 return "the calls differ, and were not examined"
             case _:

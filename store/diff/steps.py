@@ -215,7 +215,8 @@ def step_shape(step: Step) -> Shape:
 
 def side_shape(run: str, calls: Sequence[Step]) -> Shape:
     """Return the totals of a run. A total of which a part is unknown is null."""
-    return {"run": run, "calls": len(calls), **_totals(calls), "wall_ms": _wall_time(calls)}
+    retries = sum(step.attempts - 1 for step in calls)
+    return {"run": run, "calls": len(calls), "retries": retries, **_totals(calls), "wall_ms": _wall_time(calls)}
 
 
 def totals_delta(one: Mapping[str, Json], other: Mapping[str, Json]) -> Shape:

@@ -62,6 +62,7 @@ class DiffSideSchema(TotalsSchema):
 
     run: RunName
     calls: Count
+    retries: Annotated[Count, Field(description="how many further attempts its calls took", examples=[1])]
     wall_ms: Milliseconds | None
 
 

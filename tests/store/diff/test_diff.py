@@ -129,6 +129,35 @@ def test_an_added_a_repeated_and_a_lacking_call_are_told_from_changed_ones() -> 
     assert diff(Agent(repeated=frozenset({1})), Agent())["counts"] == {"same": 8, "missing": 1}
 
 
+def test_of_a_run_that_ends_early_is_said_where_it_ends(capsys: pytest.CaptureFixture[str]) -> None:
+    calls = Agent(turns=6).run("whole")
+    found = diff(calls, Agent(turns=6).run("cut")[:5])
+    assert found["first"]["words"].endswith("only A has this call, B ends before it")
+    show_diff(found, Sheet(width=200, colour=False))
+    lines = capsys.readouterr().out.splitlines()
+    assert [line.split()[:2] for line in lines if line.startswith("-")] == [["-", "6"], ["-", "6"]]
+    assert "- 6 more calls only in A" in lines
+    assert diff(calls[:5], calls)["first"]["words"].endswith("only B has this call, A ends before it")
+
+
+def test_of_runs_that_both_end_with_calls_of_their_own_neither_ended_early() -> None:
+    [*calls, last], [*_, other] = Agent().run("one"), Agent(finds=lambda turn: 0).run("another")
+    other = replace(other, request=replace(other.request, url="https://mail.example.com/send"))
+    found = diff([*calls, last], [*calls, other])
+    assert [pair["words"] for pair in found["pairs"]] == ["only A has this call", "only B has this call"]
+
+
+def test_a_call_that_was_tried_again_is_equal_and_its_attempts_are_counted(capsys: pytest.CaptureFixture[str]) -> None:
+    calls = Agent().run("one")
+    failed = Agent(status=lambda turn: 503, offset=-1).run("failed")[0]
+    found = diff(calls, [failed, *calls])
+    assert (found["same"], found["a"]["retries"], found["b"]["retries"]) == (True, 0, 1)
+    show_diff(found, Sheet(width=200, colour=False))
+    first, second, *_ = capsys.readouterr().out.splitlines()
+    assert "attempt" not in first
+    assert "8 calls  1 further attempt" in second
+
+
 def test_a_turn_more_in_the_middle_does_not_shift_the_rest() -> None:
     """All later requests differ, because they repeat the new turn; they are aligned by the part that is new in each."""
     longer = [0, 1, 9, 2, 3]

@@ -84,14 +84,14 @@ function Verdict({ diff, onOpen }) {
 /** Name, label, how it is written.
  * @type {[string, string, (value: number) => string][]} */
 const ROWS = [
-  ["calls", "Calls", count], ["input_tokens", "Input tokens", tokens], ["output_tokens", "Output tokens", tokens],
+  ["calls", "Calls", count], ["retries", "Further attempts", count], ["input_tokens", "Input tokens", tokens], ["output_tokens", "Output tokens", tokens],
   ["cost_usd", "Cost", money], ["duration_ms", "Time in calls", duration], ["wall_ms", "From start to end", duration],
 ];
 
 function Totals({ diff }) {
   const delta = (name, format) => {
     const [one, other] = [diff.a[name], diff.b[name]];
-    if (one === null || other === null || one === undefined || other === undefined) return "–";
+    if (one === null || other === null) return "–";
     const change = other - one;
     return change === 0 ? "=" : `${change > 0 ? "+" : "−"}${format(Math.abs(change))}`;
   };
