@@ -38,7 +38,7 @@ MOST_GROWTH = 8 << 20
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Up:
+class MeasuredUp:
     """A running `playhead up`."""
 
     port: int
@@ -48,7 +48,7 @@ class Up:
 
 
 @contextmanager
-def start_up(directory: Path, engine: str, upstream: int) -> Iterator[Up]:
+def start_up(directory: Path, engine: str, upstream: int) -> Iterator[MeasuredUp]:
     """Start `playhead up` on free ports, with one host that is mapped to the upstream."""
     config = directory / "playhead.toml"
     config.write_text(f'[upstreams]\n"{HOST}" = "http://127.0.0.1:{upstream}"\n')
@@ -64,7 +64,7 @@ def start_up(directory: Path, engine: str, upstream: int) -> Iterator[Up]:
             if _runs_module(pid, module)
         }
         port = int(fields["proxy"].rpartition(":")[2])
-        yield Up(
+        yield MeasuredUp(
             port=port,
             ca=fields["ca"],
             worker=pids["proxy.worker.process"],
@@ -113,7 +113,7 @@ class Upstream(asyncio.Protocol):
 class Clients:
     """Clients that make a number of calls over a few connections."""
 
-    def __init__(self, processes: Up, calls: int) -> None:
+    def __init__(self, processes: MeasuredUp, calls: int) -> None:
         self._processes = processes
         self._trust = ssl.create_default_context(cafile=processes.ca)
         self._bodies = Bodies(1024, seed=1)
@@ -149,7 +149,7 @@ class Clients:
         return reader, writer
 
 
-async def measure_memory(processes: Up, calls: int) -> list[tuple[int, int, int]]:
+async def measure_memory(processes: MeasuredUp, calls: int) -> list[tuple[int, int, int]]:
     """Return rows of the calls made and the memory of worker and store server, and print each as it is measured."""
     clients, began, rows = Clients(processes, calls), time.monotonic(), list[tuple[int, int, int]]()
     async with asyncio.TaskGroup() as group:

@@ -54,6 +54,6 @@ def test_a_refusal_is_no_answer() -> None:
         Http1Client(PATH, "api.example").take_answer(b"HTTP/1.1 503 Busy\r\nContent-Length: 0\r\n\r\n")
 
 
-def test_nobody_is_told_more_on_a_stream_that_was_never_opened() -> None:
+def test_no_event_is_made_for_a_stream_that_was_never_opened() -> None:
     with pytest.raises(ClientGone):
         Http2Server().piece(1, b"data: 1\n\n")

@@ -21,8 +21,8 @@ MACHINE = {"cpu": "a <fast> one", "cores": 2, "kernel": "6", "python": "3.13", "
 def result(engine: str, workload: str, *cpu_us: float, **more: object) -> Result:
     each = {"cpu_us": list(cpu_us)} | more.pop("each", {})  # type: ignore[operator]  # a mapping where it is given
     unit = WORKLOADS[workload].unit
-    told = {"cpu_us": sorted(cpu_us)[len(cpu_us) // 2] if cpu_us else None, "rounds": len(cpu_us), "machine": MACHINE}
-    return Result(engine=engine, workload=workload, unit=unit, each=each, **(told | more))  # type: ignore[arg-type]
+    answer = {"cpu_us": sorted(cpu_us)[len(cpu_us) // 2] if cpu_us else None, "rounds": len(cpu_us), "machine": MACHINE}
+    return Result(engine=engine, workload=workload, unit=unit, each=each, **(answer | more))  # type: ignore[arg-type]
 
 
 SOME = [
@@ -45,9 +45,9 @@ def test_engines_stand_in_one_order_and_figures_with_their_range() -> None:
 
 
 def test_the_page_says_what_was_promised_and_where_it_was_measured() -> None:
-    told = page(SOME)
-    assert "| CPU of lane-record over nginx, small | 2.00 [2.00-2.00] | at most 2 | kept |" in told
-    assert "2 cores of a <fast> one" in told
+    answer = page(SOME)
+    assert "| CPU of lane-record over nginx, small | 2.00 [2.00-2.00] | at most 2 | kept |" in answer
+    assert "2 cores of a <fast> one" in answer
 
 
 def test_a_reason_is_given_once() -> None:

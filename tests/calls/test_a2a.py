@@ -6,7 +6,7 @@ import pytest
 
 from calls.derive import derive_call
 from calls.route import route_request
-from tests.calls.asking import PROFILES, asking, how, key
+from tests.calls.sample_requests import PROFILES, explained_key, json_request, key
 from tests.calls.test_derive import CAPTURES, answered_exchange
 
 URL = "https://agent.example.com/"
@@ -22,7 +22,7 @@ def sending(method: str = "message/send", **message: Any) -> dict[str, Any]:
 )
 def test_what_is_made_up_for_every_message_is_not_in_the_key(other: dict[str, Any]) -> None:
     assert key(URL, other) == key(URL, sending())
-    assert how(URL, other).warnings == ()
+    assert explained_key(URL, other).warnings == ()
 
 
 def test_a_conversation_counts_by_being_one_and_a_task_by_its_name() -> None:
@@ -48,13 +48,13 @@ def test_what_the_agent_would_see_differently_has_another_key(other: dict[str, A
     ],
 )
 def test_a_method_says_what_is_asked(method: str, operation: str, kind: str) -> None:
-    found = route_request(asking(URL, {"jsonrpc": "2.0", "id": 1, "method": method}))
+    found = route_request(json_request(URL, {"jsonrpc": "2.0", "id": 1, "method": method}))
     assert (found.dialect, found.operation, found.kind) == ("a2a", operation, kind)
 
 
 def test_the_rest_binding_is_known_by_its_paths() -> None:
     urls = [URL + f"v1/message:{verb}" for verb in ("send", "stream")]
-    assert [route_request(asking(url, {})).streams for url in urls] == [False, True]
+    assert [route_request(json_request(url, {})).streams for url in urls] == [False, True]
     assert len({key(url, {"message": {"messageId": url}}) for url in urls}) == 1
 
 

@@ -11,7 +11,7 @@ from calls.keys.key import KeyResult, make_key
 from calls.model import Request
 from calls.redaction.redactor import Redactor
 from calls.route import route_request
-from tests.calls.asking import PROFILES, asking
+from tests.calls.sample_requests import PROFILES, json_request
 
 URL = "https://ai-gateway.vercel.sh/v3/ai/language-model"
 PROMPT = [{"role": "user", "content": [{"type": "text", "text": "hi"}]}]
@@ -19,7 +19,9 @@ PROMPT = [{"role": "user", "content": [{"type": "text", "text": "hi"}]}]
 
 def redacted_request(body: Any, *headers: tuple[str, str], model: str = "openai/gpt-5", url: str = URL) -> Request:
     """A request as it is kept: redacted."""
-    made = asking(url, body, ("ai-language-model-id", model), ("Authorization", "Bearer vck_0123456789"), *headers)
+    made = json_request(
+        url, body, ("ai-language-model-id", model), ("Authorization", "Bearer vck_0123456789"), *headers
+    )
     return replace(made, headers=Redactor(profiles=PROFILES, key=b"k" * 32).redact_request_headers(made.headers)[0])
 
 
@@ -34,7 +36,7 @@ def test_the_model_in_the_header_is_known_and_counts() -> None:
     assert one.warnings == ()
 
 
-def test_what_is_sent_on_and_how_it_is_told_is_in_no_key() -> None:
+def test_options_of_the_gateway_and_the_form_of_answers_are_in_no_key() -> None:
     called = {"type": "tool-call", "toolCallId": "a", "toolName": "f", "input": '{"x": 1}'}
     result = {"type": "tool-result", "toolCallId": "a", "toolName": "f", "output": {"type": "text", "value": "1"}}
     asked_then = {
@@ -61,9 +63,9 @@ def test_where_a_cache_may_break_is_in_no_key() -> None:
     assert how(plain).key != how({**plain, **thinking}).key
 
 
-@pytest.mark.parametrize(("told", "form"), [("true", "sse"), ("false", "whole")])
-def test_a_header_asks_for_a_stream(told: str, form: str) -> None:
-    request = redacted_request({"prompt": PROMPT}, ("ai-language-model-streaming", told))
+@pytest.mark.parametrize(("stream", "form"), [("true", "sse"), ("false", "whole")])
+def test_a_header_asks_for_a_stream(stream: str, form: str) -> None:
+    request = redacted_request({"prompt": PROMPT}, ("ai-language-model-streaming", stream))
     assert requested_form(make_key(request, PROFILES), request) == form
 
 
@@ -82,4 +84,4 @@ def test_where_it_goes(url: str, dialect: str, operation: str) -> None:
 
 
 def test_a_path_that_is_called_so_by_chance_is_not_the_gateway() -> None:
-    assert route_request(asking("https://code.example.com/docs/ai/language-model", {})).dialect == "generic"
+    assert route_request(json_request("https://code.example.com/docs/ai/language-model", {})).dialect == "generic"

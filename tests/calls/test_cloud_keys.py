@@ -7,7 +7,7 @@ import pytest
 
 from calls.keys.key import make_key, raw_digest
 from calls.keys.profile import NEVER_KEYS
-from tests.calls.asking import ANTHROPIC, PROFILES, VERSION, asking, chat, how, key, user
+from tests.calls.sample_requests import ANTHROPIC, PROFILES, VERSION, chat, explained_key, json_request, key, user
 
 MODEL = "https://bedrock-runtime.us-east-1.amazonaws.com/model/"
 CONVERSE = MODEL + "amazon.nova-lite-v1%3A0/converse"
@@ -98,7 +98,7 @@ SAME = [
 @pytest.mark.parametrize(("url", "one", "other"), SAME)
 def test_what_the_api_reads_as_equal_has_one_key(url: str, one: Any, other: Any) -> None:
     assert key(url, one) == key(url, other)
-    assert how(url, one).warnings == how(url, other).warnings == ()
+    assert explained_key(url, one).warnings == explained_key(url, other).warnings == ()
 
 
 APART = [
@@ -179,13 +179,13 @@ SIGNING = [
 @pytest.mark.parametrize("name", [*SIGNING, "mcp-session-id", "last-event-id"])
 def test_signatures_and_sessions_are_in_no_key_and_no_raw_digest(name: str) -> None:
     assert NEVER_KEYS.fullmatch(name)
-    with_it, without = asking(CONVERSE, turn(), (name, "x")), asking(CONVERSE, turn())
+    with_it, without = json_request(CONVERSE, turn(), (name, "x")), json_request(CONVERSE, turn())
     assert make_key(with_it, PROFILES).key == make_key(without, PROFILES).key
     assert raw_digest(with_it) == raw_digest(without)
 
 
 def test_one_answer_of_a_model_behind_its_own_profile_is_known_field_by_field() -> None:
-    assert [how(url, {"messages": []}).profile for url in (CLAUDE, NOVA, LLAMA)] == [
+    assert [explained_key(url, {"messages": []}).profile for url in (CLAUDE, NOVA, LLAMA)] == [
         "bedrock_anthropic/1",
         "bedrock_nova/1",
         "bedrock_invoke/1",

@@ -52,7 +52,7 @@ def test_a_successful_model_call_says_what_it_is() -> None:
             assert call.text is not None or call.tool_calls or call.finish_reason, one.request.url
 
 
-def test_tokens_are_counted_wherever_the_provider_told_them() -> None:
+def test_tokens_are_counted_wherever_the_provider_reported_them() -> None:
     for one, call in calls():
         usage = call.answer.get("usage") if isinstance(call.answer, dict) else None
         if call.kind == "model" and call.dialect != "generic" and isinstance(usage, dict):

@@ -15,7 +15,7 @@ from msgspec.structs import replace
 from calls.derive import derive_call, deriver, unkeyed_deriver
 from calls.model import Body, Call, Exchange, Outcome, Response, ToolCall
 from calls.redaction.redactor import Redactor
-from tests.calls.asking import ANTHROPIC, OPENAI, PROFILES, TICKETS, VERSION, asking, chat, user
+from tests.calls.sample_requests import ANTHROPIC, OPENAI, PROFILES, TICKETS, VERSION, chat, json_request, user
 from tests.calls.strategies import exchanges
 
 CLEAN = Redactor(key=b"k" * 32).redact_text
@@ -36,7 +36,7 @@ def answered_exchange(
     return Exchange(
         id="0198c1d2-0000-7000-8000-000000000000",
         run="run",
-        request=asking(url, body, VERSION),
+        request=json_request(url, body, VERSION),
         response=Response(
             status=200, headers=headers, body=Body(data=data, size=len(data) + truncated, truncated=truncated)
         ),

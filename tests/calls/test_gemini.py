@@ -12,7 +12,7 @@ from calls.derive import derive_call
 from calls.keys.key import make_key
 from calls.keys.normalize import camel_case, digest_base64
 from calls.route import find_route
-from tests.calls.asking import PROFILES, asking, how, key, request
+from tests.calls.sample_requests import PROFILES, explained_key, json_request, key, request
 from tests.calls.test_derive import CAPTURES, answered_exchange
 
 GEMINI = "https://generativelanguage.googleapis.com/v1beta/models/gemini-2.5-flash:"
@@ -62,7 +62,7 @@ SAME = [
 def test_what_google_reads_as_equal_has_one_key(one: Any, other: Any) -> None:
     one, other = (body if "contents" in body else gemini_request(body) for body in (one, other))
     assert key(WHOLE, one) == key(WHOLE, other)
-    assert how(WHOLE, other).warnings == ()
+    assert explained_key(WHOLE, other).warnings == ()
 
 
 APART = [
@@ -115,7 +115,7 @@ def test_the_project_is_not_in_the_key_and_the_model_is() -> None:
 
 def test_a_body_may_spell_its_schema_s_names_as_it_likes_and_the_record_keeps_it() -> None:
     body = gemini_request(generation_config={"response_schema": {"type": "string"}})
-    made = how(WHOLE, body)
+    made = explained_key(WHOLE, body)
     assert made.request_body == body
     assert {(one.pointer, one.rule) for one in made.normalized_fields} == {
         ("/body/generation_config", "names"),
@@ -188,4 +188,4 @@ def test_bytes_have_one_digest_in_every_spelling(data: bytes) -> None:
 
 
 def test_a_head_without_a_body_is_a_key() -> None:
-    assert make_key(request(WHOLE), PROFILES).key != make_key(asking(WHOLE, gemini_request()), PROFILES).key
+    assert make_key(request(WHOLE), PROFILES).key != make_key(json_request(WHOLE, gemini_request()), PROFILES).key

@@ -11,7 +11,7 @@ from urllib.parse import urlencode
 import pytest
 
 from calls.keys.key import make_key
-from tests.calls.asking import PROFILES, key, request
+from tests.calls.sample_requests import PROFILES, key, request
 
 if TYPE_CHECKING:
     from botocore.model import OperationModel, Shape

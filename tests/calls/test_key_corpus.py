@@ -18,8 +18,8 @@ from calls.codec.json import MAX_DEPTH, dumps
 from calls.keys.element_memory import ElementMemory
 from calls.keys.key import KeyResult, make_key
 from calls.model import Body, Json, Request
-from tests.calls.asking import PROFILES
 from tests.calls.recorded import exchange
+from tests.calls.sample_requests import PROFILES
 from tests.support.corpus import cassettes
 
 

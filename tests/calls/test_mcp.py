@@ -16,7 +16,7 @@ from calls.dialects.protocols import mcp
 from calls.keys.key import make_key
 from calls.model import Call, Headers, ToolCall
 from calls.route import route_request
-from tests.calls.asking import PROFILES, asking, how, key, request
+from tests.calls.sample_requests import PROFILES, explained_key, json_request, key, request
 from tests.calls.tapped import Tap
 
 URL = "http://127.0.0.1:8000/mcp"
@@ -118,8 +118,8 @@ async def test_progress_and_logs_are_kept_in_their_order() -> None:
         await client.call_tool("tell", {"steps": 2}, progress_callback=nothing)
     [call] = calls(tap, "execute_tool")
     assert isinstance(call.answer, dict)
-    told: Any = call.answer["notifications"]
-    assert [one["method"].rpartition("/")[2] for one in told] == ["progress", "message"] * 2
+    result: Any = call.answer["notifications"]
+    assert [one["method"].rpartition("/")[2] for one in result] == ["progress", "message"] * 2
 
 
 async def test_two_sessions_that_ask_the_same_have_the_same_keys() -> None:
@@ -180,7 +180,7 @@ def test_the_version_of_the_protocol_is_in_the_key() -> None:
 
 def test_a_batch_is_several_calls_in_one() -> None:
     batch = [tool(), {"jsonrpc": "2.0", "method": "notifications/initialized"}]
-    made = how(URL, batch, VERSION)
+    made = explained_key(URL, batch, VERSION)
     assert (made.operation, made.kind, made.profile, made.warnings) == ("batch", "tool", "mcp_batch/1", ())
     other = [{**tool(), "id": 9}, batch[1]]
     assert made.key == key(URL, other, VERSION)
@@ -203,7 +203,7 @@ def test_a_batch_is_several_calls_in_one() -> None:
     ],
 )
 def test_who_speaks_it(body: Any, headers: Headers, dialect: str) -> None:
-    assert route_request(asking("https://tools.example.com/any", body, *headers)).dialect == dialect
+    assert route_request(json_request("https://tools.example.com/any", body, *headers)).dialect == dialect
 
 
 @pytest.mark.parametrize(("method", "operation"), [("GET", "listen"), ("DELETE", "close")])

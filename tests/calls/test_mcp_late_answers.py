@@ -57,7 +57,7 @@ def old(*events: Json, endpoint: str = "/messages/?session_id=a") -> Exchange:
     return exchange("GET", OLD, event(endpoint, "endpoint"), *map(event, events))
 
 
-def test_an_answer_on_the_older_stream_is_of_the_post_that_it_told_to_come() -> None:
+def test_an_answer_on_the_older_stream_belongs_to_the_post_that_announced_it() -> None:
     late = find_late_answer(POSTED, 7, old({"jsonrpc": "2.0", "method": "notifications/message"}, reply(3), reply()))
     assert late is not None
     assert (late.message, late.at) == (reply(), 4 * 10**9)

@@ -14,7 +14,7 @@ from calls.dialects.openai.embeddings import as_base64, as_numbers
 from calls.keys.key import make_key
 from calls.model import Call, ToolCall
 from calls.redaction.redactor import Redactor
-from tests.calls.asking import OPENAI, PROFILES, chat, how, key, request, user
+from tests.calls.sample_requests import OPENAI, PROFILES, chat, explained_key, key, request, user
 from tests.calls.secrets import KEY, SECRETS
 from tests.calls.strategies import json_values
 from tests.calls.test_derive import answered_exchange
@@ -61,7 +61,7 @@ SAME = [
 @pytest.mark.parametrize(("url", "one", "other"), SAME)
 def test_what_the_api_treats_as_equal_has_one_key(url: str, one: Any, other: Any) -> None:
     assert key(url, one) == key(url, other)
-    assert how(url, one).warnings == how(url, other).warnings == ()
+    assert explained_key(url, one).warnings == explained_key(url, other).warnings == ()
 
 
 APART = [
@@ -122,10 +122,10 @@ def test_where_a_server_has_no_end_mark_http_tells_whether_the_answer_is_whole(u
 
 def test_vectors_are_a_call_and_come_as_numbers() -> None:
     call = derive_capture(EMBEDDINGS, embedding("hi", encoding_format="base64"), "openai_embeddings/base64.json")
-    told: Any = call.answer
+    result: Any = call.answer
     assert (call.operation, call.model_returned, call.text) == ("embeddings", "text-embedding-3-small", None)
     assert (call.usage.input_tokens, call.params) == (8, {})
-    assert told["data"][0]["embedding"] == pytest.approx([0.0023064255, -0.009327292, 1.0], rel=1e-7)
+    assert result["data"][0]["embedding"] == pytest.approx([0.0023064255, -0.009327292, 1.0], rel=1e-7)
 
 
 @given(st.lists(st.lists(st.floats(width=32, allow_nan=False, allow_infinity=False))))
@@ -206,13 +206,13 @@ def test_a_transcription_is_a_call_of_its_model(media: str) -> None:
 
 def test_a_picture_comes_without_its_sketches() -> None:
     call = derive_capture(IMAGES, {"model": "gpt-image-1", "prompt": "a cat", "size": "auto"}, "openai_rest/image.sse")
-    told: Any = call.answer
+    result: Any = call.answer
     assert (call.operation, call.params, call.complete) == ("image_generation", {"size": "auto"}, True)
-    assert told["data"] == [{"b64_json": "iVBO"}]
+    assert result["data"] == [{"b64_json": "iVBO"}]
     assert call.usage.output_tokens == 272
 
 
-def test_what_a_store_found_is_told_one_by_one() -> None:
+def test_results_of_a_vector_store_are_listed_one_by_one() -> None:
     url = f"{API}/vector_stores/vs_1/search"
     call = derive_capture(url, {"query": "x"}, "openai_rest/found.json", "application/json")
     assert call.kind == "retrieval"
@@ -244,4 +244,4 @@ def test_what_is_put_into_a_vault_a_container_or_an_agent_is_not_written_down(ur
     written, count, _ = redactor.redact_body(json.dumps(body).encode(), "application/json")
     assert SECRETS[1].encode() not in written
     assert count
-    assert how(url, body).warnings == ()
+    assert explained_key(url, body).warnings == ()

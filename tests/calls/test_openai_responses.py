@@ -11,14 +11,14 @@ from calls.derive import derive_call
 from calls.keys.key import make_key
 from calls.model import Call, ToolCall
 from calls.route import find_route
-from tests.calls.asking import PROFILES, how, key, request
+from tests.calls.sample_requests import PROFILES, explained_key, key, request
 from tests.calls.test_derive import answered_exchange
 
 RESPONSES = "https://api.openai.com/v1/responses"
 CAPTURES = Path(__file__).parent / "captures" / "openai_responses"
 
 
-def asking(input: Any, **fields: Any) -> dict[str, Any]:  # noqa: A002 # the API's own word
+def request_body(input: Any, **fields: Any) -> dict[str, Any]:  # noqa: A002 # the API's own word
     return {"model": "m", "input": input, **fields}
 
 
@@ -55,61 +55,71 @@ def answer(*texts: str, **more: Any) -> dict[str, Any]:
 
 
 SAME = [
-    pytest.param(asking("hi"), asking([user("hi")]), id="a text and a message"),
-    pytest.param(asking("hi"), asking([user("hi", type="message")]), id="the type that every item has by default"),
-    pytest.param(asking("hi"), asking([user([{"type": "input_text", "text": "hi"}])]), id="a single part"),
+    pytest.param(request_body("hi"), request_body([user("hi")]), id="a text and a message"),
     pytest.param(
-        asking([user("a"), answer("b"), user("c")]),
-        asking([user("a"), {"role": "assistant", "content": "b"}, user("c")]),
+        request_body("hi"), request_body([user("hi", type="message")]), id="the type that every item has by default"
+    ),
+    pytest.param(request_body("hi"), request_body([user([{"type": "input_text", "text": "hi"}])]), id="a single part"),
+    pytest.param(
+        request_body([user("a"), answer("b"), user("c")]),
+        request_body([user("a"), {"role": "assistant", "content": "b"}, user("c")]),
         id="an answer as it came and as it is retold",
     ),
     pytest.param(
-        asking([function_call("call_1"), output("call_1")]),
-        asking([function_call("pyd_ai_0123", id="fc_1", status="completed"), output("pyd_ai_0123", id=None)]),
+        request_body([function_call("call_1"), output("call_1")]),
+        request_body([function_call("pyd_ai_0123", id="fc_1", status="completed"), output("pyd_ai_0123", id=None)]),
         id="ids of calls, and ids and states of items",
     ),
     pytest.param(
-        asking([function_call(arguments='{"a": 1, "b": 2.0}')]),
-        asking([function_call(arguments='{"b":2,"a":1}')]),
+        request_body([function_call(arguments='{"a": 1, "b": 2.0}')]),
+        request_body([function_call(arguments='{"b":2,"a":1}')]),
         id="arguments",
     ),
     pytest.param(
-        asking([output(text="42")]),
-        asking([output(text=[{"type": "input_text", "text": "42"}])]),
+        request_body([output(text="42")]),
+        request_body([output(text=[{"type": "input_text", "text": "42"}])]),
         id="an output as a text and as its part",
     ),
     pytest.param(
-        asking([reasoning_item("rs_1", "gAAA")]),
-        asking([reasoning_item("rs_tmp_2", "gBBB")]),
+        request_body([reasoning_item("rs_1", "gAAA")]),
+        request_body([reasoning_item("rs_tmp_2", "gBBB")]),
         id="11 two copies of one thought",
     ),
     pytest.param(
-        asking(program_items("1", "gAAA")), asking(program_items("2", "gBBB")), id="a program and what it called"
+        request_body(program_items("1", "gAAA")),
+        request_body(program_items("2", "gBBB")),
+        id="a program and what it called",
     ),
     pytest.param(
-        asking([{"type": "shell_call", "id": "sh_1", "call_id": "call_1", "action": {"commands": ["ls"]}}]),
-        asking([{"type": "shell_call", "call_id": "call_2", "action": {"commands": ["ls"]}, "status": "completed"}]),
+        request_body([{"type": "shell_call", "id": "sh_1", "call_id": "call_1", "action": {"commands": ["ls"]}}]),
+        request_body(
+            [{"type": "shell_call", "call_id": "call_2", "action": {"commands": ["ls"]}, "status": "completed"}]
+        ),
         id="a call of a shell with a name and without",
     ),
-    pytest.param(asking("hi", conversation="conv_1"), asking("hi", conversation={"id": "conv_1"}), id="a conversation"),
     pytest.param(
-        asking([user([{"type": "input_text", "text": "hi", "prompt_cache_breakpoint": {"mode": "explicit"}}])]),
-        asking("hi"),
+        request_body("hi", conversation="conv_1"),
+        request_body("hi", conversation={"id": "conv_1"}),
+        id="a conversation",
+    ),
+    pytest.param(
+        request_body([user([{"type": "input_text", "text": "hi", "prompt_cache_breakpoint": {"mode": "explicit"}}])]),
+        request_body("hi"),
         id="where the cache of a prompt ends",
     ),
     pytest.param(
-        asking("hi", text={"format": {"type": "text"}}, reasoning={"effort": None, "summary": None}),
-        asking("hi", previous_response_id=None, text={}),
+        request_body("hi", text={"format": {"type": "text"}}, reasoning={"effort": None, "summary": None}),
+        request_body("hi", previous_response_id=None, text={}),
         id="what holds where nothing is said",
     ),
     pytest.param(
-        asking("hi", stream=True, store=False, background=True, service_tier="flex", stream_options={}),
-        asking("hi", prompt_cache_key="agents-sdk:run:1", metadata={"a": "b"}, user="u"),
+        request_body("hi", stream=True, store=False, background=True, service_tier="flex", stream_options={}),
+        request_body("hi", prompt_cache_key="agents-sdk:run:1", metadata={"a": "b"}, user="u"),
         id="how it is sent and whose it is",
     ),
     pytest.param(
-        asking("hi", tools=[{"type": "mcp", "server_url": "u", "authorization": "one", "headers": {"x": "1"}}]),
-        asking("hi", tools=[{"type": "mcp", "server_url": "u", "authorization": "two"}]),
+        request_body("hi", tools=[{"type": "mcp", "server_url": "u", "authorization": "one", "headers": {"x": "1"}}]),
+        request_body("hi", tools=[{"type": "mcp", "server_url": "u", "authorization": "two"}]),
         id="credentials of a tool's server",
     ),
 ]
@@ -118,42 +128,52 @@ SAME = [
 @pytest.mark.parametrize(("one", "other"), SAME)
 def test_what_the_api_treats_as_equal_has_one_key(one: Any, other: Any) -> None:
     assert key(RESPONSES, one) == key(RESPONSES, other)
-    assert how(RESPONSES, one).warnings == how(RESPONSES, other).warnings == ()
+    assert explained_key(RESPONSES, one).warnings == explained_key(RESPONSES, other).warnings == ()
 
 
 APART = [
-    pytest.param(asking("hi"), asking([{"role": "developer", "content": "hi"}]), id="who says it"),
-    pytest.param(asking("hi"), asking([user("hi"), user("hi")]), id="how often"),
-    pytest.param(asking([user("a"), user("b")]), asking([user("ab")]), id="two messages and one"),
-    pytest.param(asking([answer("a", "b")]), asking([answer("ab")]), id="two parts and one"),
+    pytest.param(request_body("hi"), request_body([{"role": "developer", "content": "hi"}]), id="who says it"),
+    pytest.param(request_body("hi"), request_body([user("hi"), user("hi")]), id="how often"),
+    pytest.param(request_body([user("a"), user("b")]), request_body([user("ab")]), id="two messages and one"),
+    pytest.param(request_body([answer("a", "b")]), request_body([answer("ab")]), id="two parts and one"),
     pytest.param(
-        asking([answer("b")]),
-        asking([answer("b", content=[{"type": "output_text", "text": "b", "annotations": [{"type": "file_path"}]}])]),
+        request_body([answer("b")]),
+        request_body(
+            [answer("b", content=[{"type": "output_text", "text": "b", "annotations": [{"type": "file_path"}]}])]
+        ),
         id="annotations",
     ),
-    pytest.param(asking("hi", previous_response_id="resp_1"), asking("hi"), id="what went before"),
+    pytest.param(request_body("hi", previous_response_id="resp_1"), request_body("hi"), id="what went before"),
     pytest.param(
-        asking("hi", previous_response_id="resp_1"), asking("hi", previous_response_id="resp_2"), id="another before"
+        request_body("hi", previous_response_id="resp_1"),
+        request_body("hi", previous_response_id="resp_2"),
+        id="another before",
     ),
-    pytest.param(asking("hi", conversation="conv_1"), asking("hi", conversation="conv_2"), id="another conversation"),
-    pytest.param(asking("hi", multi_agent={"enabled": True}), asking("hi"), id="whether several agents work on it"),
     pytest.param(
-        asking([{"type": "item_reference", "id": "msg_1"}]),
-        asking([{"type": "item_reference", "id": "msg_2"}]),
+        request_body("hi", conversation="conv_1"), request_body("hi", conversation="conv_2"), id="another conversation"
+    ),
+    pytest.param(
+        request_body("hi", multi_agent={"enabled": True}), request_body("hi"), id="whether several agents work on it"
+    ),
+    pytest.param(
+        request_body([{"type": "item_reference", "id": "msg_1"}]),
+        request_body([{"type": "item_reference", "id": "msg_2"}]),
         id="an item that is nothing but its name",
     ),
     pytest.param(
-        asking([{"type": "web_search_call", "id": "ws_1"}]),
-        asking([{"type": "web_search_call", "id": "ws_2"}]),
+        request_body([{"type": "web_search_call", "id": "ws_1"}]),
+        request_body([{"type": "web_search_call", "id": "ws_2"}]),
         id="what a tool of the provider's found",
     ),
-    pytest.param(asking("hi", prompt={"id": "p", "version": "1"}), asking("hi", prompt={"id": "p"}), id="a prompt"),
     pytest.param(
-        asking([function_call("a"), function_call("b"), output("a", "1"), output("b", "2")]),
-        asking([function_call("a"), function_call("b"), output("b", "1"), output("a", "2")]),
+        request_body("hi", prompt={"id": "p", "version": "1"}), request_body("hi", prompt={"id": "p"}), id="a prompt"
+    ),
+    pytest.param(
+        request_body([function_call("a"), function_call("b"), output("a", "1"), output("b", "2")]),
+        request_body([function_call("a"), function_call("b"), output("b", "1"), output("a", "2")]),
         id="ids that tie other items together",
     ),
-    pytest.param(asking("hi", moderation_v9=1), asking("hi", moderation_v9=2), id="unknown fields count"),
+    pytest.param(request_body("hi", moderation_v9=1), request_body("hi", moderation_v9=2), id="unknown fields count"),
 ]
 
 
@@ -194,7 +214,7 @@ def derive_capture(name: str, body: Any, media: str = "text/event-stream") -> Ca
 
 
 def test_a_streamed_response_is_a_call() -> None:
-    body = asking(
+    body = request_body(
         [user("hi"), function_call("call_0"), output("call_0")], stream=True, temperature=0, instructions="Be."
     )
     call = derive_capture("reasoning_text_and_function.sse", body)
@@ -208,18 +228,18 @@ def test_a_streamed_response_is_a_call() -> None:
 
 
 def test_the_end_s_own_copy_of_a_thought_is_the_answer_s() -> None:
-    told: Any = derive_capture("reasoning_text_and_function.sse", asking("hi")).answer
-    assert told["output"][0]["encrypted_content"] == "gAAA-of-the-end"
+    result: Any = derive_capture("reasoning_text_and_function.sse", request_body("hi")).answer
+    assert result["output"][0]["encrypted_content"] == "gAAA-of-the-end"
 
 
 def test_a_response_in_the_background_is_not_complete_and_says_whom_to_ask_for_the_rest() -> None:
-    call = derive_capture("queued.json", asking("hi", background=True), "application/json")
+    call = derive_capture("queued.json", request_body("hi", background=True), "application/json")
     assert (call.pending, call.complete, call.finish_reason) == ("resp_1", False, None)
-    assert derive_capture("whole.json", asking("hi"), "application/json").pending is None
+    assert derive_capture("whole.json", request_body("hi"), "application/json").pending is None
 
 
 def test_a_stream_that_broke_off_leaves_nothing_behind_that_could_be_asked_after() -> None:
-    call = derive_capture("cut_in_every_kind_of_item.sse", asking("hi", stream=True))
+    call = derive_capture("cut_in_every_kind_of_item.sse", request_body("hi", stream=True))
     assert (call.pending, call.complete) == (None, False)
 
 
@@ -243,5 +263,7 @@ def test_where_a_resumed_stream_begins_is_in_the_key_and_that_it_is_one_is_not()
 
 def test_only_the_outputs_since_the_model_s_last_word_are_this_call_s() -> None:
     turn = [function_call("old"), output("old"), reasoning_item("rs_1"), function_call("a"), function_call("b")]
-    call = derive_capture("whole.json", asking([*turn, output("a"), output("b"), user("and?")]), "application/json")
+    call = derive_capture(
+        "whole.json", request_body([*turn, output("a"), output("b"), user("and?")]), "application/json"
+    )
     assert [json.loads(json.dumps(one))["id"] for one in call.tool_results] == ["a", "b"]

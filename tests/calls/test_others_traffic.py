@@ -16,7 +16,7 @@ from calls.model import CallKind
 from calls.redaction.redactor import Redactor
 from calls.retry_grouping import Attempt, group_retries
 from calls.route import find_route
-from tests.calls.asking import ANTHROPIC, PROFILES, chat, how, key, request, user
+from tests.calls.sample_requests import ANTHROPIC, PROFILES, chat, explained_key, key, request, user
 from tests.calls.test_derive import answered_exchange
 
 AGENTS = "bedrock-agent-runtime.us-east-1.amazonaws.com"
@@ -147,7 +147,7 @@ EXTERNAL = {"modelArn": "anthropic.claude-3-haiku-20240307-v1:0", "sources": []}
 )
 def test_what_does_not_change_the_answer_is_in_no_key(url: str, one: Any, other: Any) -> None:
     assert key(url, one) == key(url, other)
-    assert how(url, one).warnings == how(url, other).warnings == ()
+    assert explained_key(url, one).warnings == explained_key(url, other).warnings == ()
 
 
 @pytest.mark.parametrize(
@@ -162,7 +162,7 @@ def test_what_does_not_change_the_answer_is_in_no_key(url: str, one: Any, other:
 )
 def test_what_changes_the_answer_is_in_the_key_without_a_warning(url: str, one: Any, other: Any) -> None:
     assert key(url, one) != key(url, other)
-    assert how(url, one).warnings == ()
+    assert explained_key(url, one).warnings == ()
 
 
 @pytest.mark.parametrize(

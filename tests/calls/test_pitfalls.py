@@ -23,10 +23,22 @@ from calls.retry_grouping import Attempt, group_retries
 from replay.script import RecordedExchange, Script, build_index
 from store.bundle.bundle import Entry
 from store.bundle.exchange_summary import summarize_exchange
-from tests.calls.asking import ANTHROPIC, OPENAI, PROFILES, TICKETS, VERSION, asking, chat, how, key, request, user
 from tests.calls.keys.test_coding_agents import BILLING
 from tests.calls.keys.test_key import turn, upload
 from tests.calls.recorded import body
+from tests.calls.sample_requests import (
+    ANTHROPIC,
+    OPENAI,
+    PROFILES,
+    TICKETS,
+    VERSION,
+    chat,
+    explained_key,
+    json_request,
+    key,
+    request,
+    user,
+)
 
 GEMINI = "https://generativelanguage.googleapis.com/v1beta/models/gemini-2.5-flash:generateContent"
 RESPONSES = "https://api.openai.com/v1/responses"
@@ -41,12 +53,12 @@ def test_every_row_is_a_test() -> None:
 
 
 def exchange(asked: Request, answer: bytes = b"{}", media: str = "application/json", **more: Any) -> Exchange:
-    told = Response(status=200, headers=(("content-type", media),), body=body(answer))
+    recorded = Response(status=200, headers=(("content-type", media),), body=body(answer))
     made = Exchange(
         id="0198c1d2-0000-7000-8000-000000000000",
         run="run",
         request=asked,
-        response=told,
+        response=recorded,
         outcome="completed",
         started_at=0,
         first_byte_at=0,
@@ -97,14 +109,14 @@ def test_2_a_double_that_is_written_again_is_the_same(value: float) -> None:
 
 
 def test_3_two_members_of_one_name_count_by_their_bytes() -> None:
-    made = how(OPENAI, b'{"model":"a","model":"b"}')
+    made = explained_key(OPENAI, b'{"model":"a","model":"b"}')
     assert "two members of the same name" in made.warnings[0]
     assert made.key != key(OPENAI, b'{"model":"b","model":"a"}')
 
 
 def test_4_escapes_are_spelling_and_half_a_pair_counts_by_its_bytes() -> None:
     assert key(OPENAI, b'{"model":"\\u00e9\\uD83D\\uDE00\\/"}') == key(OPENAI, '{"model":"é😀/"}'.encode())
-    made = how(OPENAI, b'{"model":"\\ud83d"}')
+    made = explained_key(OPENAI, b'{"model":"\\ud83d"}')
     assert "a lone surrogate" in made.warnings[0]
     assert made.key != key(OPENAI, b'{"model":"\\ud83e"}')
 
@@ -193,7 +205,7 @@ def test_13_media_counts_by_its_bytes_and_as_what_it_is() -> None:
 
     assert key(OPENAI, picture(b"one")) != key(OPENAI, picture(b"two"))
     assert key(OPENAI, picture(b"one")) != key(OPENAI, picture(b"one", "image/gif"))
-    shown = explain_key(how(OPENAI, picture(bytes(500_000)))).rows
+    shown = explain_key(explained_key(OPENAI, picture(bytes(500_000)))).rows
     assert max(len(row.value) for row in shown) < 200
 
 
@@ -227,12 +239,12 @@ def matched_steps(script: Script, asked: Iterable[Request]) -> list[int]:
 
 
 def test_15_equal_requests_are_answered_in_their_order() -> None:
-    asked = asking(OPENAI, chat(user("again")))
+    asked = json_request(OPENAI, chat(user("again")))
     assert matched_steps(make_script(asked, asked, asked), [asked] * 4) == [1, 2, 3]
 
 
 def test_16_requests_of_parallel_branches_may_come_in_any_order() -> None:
-    asked = [asking(OPENAI, chat(user(word))) for word in ("a", "b", "a")]
+    asked = [json_request(OPENAI, chat(user(word))) for word in ("a", "b", "a")]
     assert matched_steps(make_script(*asked), [asked[1], asked[0], asked[0]]) == [2, 1, 3]
 
 
@@ -248,12 +260,12 @@ def test_18_headers_of_an_sdk_do_not_count() -> None:
         ("traceparent", "00-b"),
         ("user-agent", "c"),
     ]
-    assert one_key(asking(OPENAI, chat()), asking(OPENAI, chat(), *noise))
+    assert one_key(json_request(OPENAI, chat()), json_request(OPENAI, chat(), *noise))
 
 
 def test_19_a_call_that_was_tried_again_is_one_call() -> None:
-    asked = make_key(asking(OPENAI, chat()), PROFILES).key
-    again = make_key(asking(OPENAI, chat(), ("x-stainless-retry-count", "1")), PROFILES).key
+    asked = make_key(json_request(OPENAI, chat()), PROFILES).key
+    again = make_key(json_request(OPENAI, chat(), ("x-stainless-retry-count", "1")), PROFILES).key
 
     def part(name: str, key: str, started_at: int, status: int) -> Attempt:
         ended = started_at + 10**9
@@ -275,15 +287,15 @@ def test_19_a_call_that_was_tried_again_is_one_call() -> None:
 
 def test_20_padding_in_a_stream_is_no_part_of_the_answer() -> None:
     def stream(padding: str) -> bytes:
-        told = (
+        result = (
             {"object": "chat.completion.chunk", "obfuscation": padding}
             if padding
             else {"object": "chat.completion.chunk"}
         )
         delta = {"index": 0, "delta": {"role": "assistant", "content": "hi"}, "finish_reason": "stop"}
-        return b"data: " + json.dumps({"id": "1", **told, "choices": [delta]}).encode() + b"\n\ndata: [DONE]\n\n"
+        return b"data: " + json.dumps({"id": "1", **result, "choices": [delta]}).encode() + b"\n\ndata: [DONE]\n\n"
 
-    asked = asking(OPENAI, chat(user("hi"), stream=True))
+    asked = json_request(OPENAI, chat(user("hi"), stream=True))
     made = [derive_call(exchange(asked, stream(padding), "text/event-stream"), PROFILES) for padding in ("", "aQ7x")]
     assert {one.text for one in made} == {"hi"}
     assert made[0].key == made[1].key
@@ -291,8 +303,8 @@ def test_20_padding_in_a_stream_is_no_part_of_the_answer() -> None:
 
 def test_21_a_compressed_body_counts_by_what_it_says() -> None:
     plain = json.dumps(chat(user("hi"))).encode()
-    packed = asking(OPENAI, gzip.compress(plain, mtime=0), ("content-encoding", "gzip"))
-    assert one_key(packed, asking(OPENAI, plain))
+    packed = json_request(OPENAI, gzip.compress(plain, mtime=0), ("content-encoding", "gzip"))
+    assert one_key(packed, json_request(OPENAI, plain))
 
 
 def test_22_json_in_arguments_counts_by_its_value_and_nowhere_else() -> None:
@@ -332,7 +344,7 @@ PLACES = [OPENAI, ANTHROPIC, RESPONSES, GEMINI, MCP, TICKETS, "https://api.examp
 
 @pytest.mark.parametrize("url", PLACES)
 def test_nothing_is_too_odd_to_have_a_key_of_its_own(url: str) -> None:
-    asked = [asking(url, data) for data in EXTREMES.values()]
+    asked = [json_request(url, data) for data in EXTREMES.values()]
     made = [make_key(one, PROFILES) for one in asked]
     assert len({one.key for one in made}) == len(EXTREMES)
     assert len({one.strict_key for one in made}) == len(EXTREMES)
@@ -345,9 +357,9 @@ def test_nothing_is_too_odd_to_have_a_key_of_its_own(url: str) -> None:
 )
 def test_what_cannot_be_read_without_guessing_says_so(name: str) -> None:
     if name == "100,000 lists in arguments":
-        assert how(OPENAI, EXTREMES[name]).warnings == (), "a text is a text"
+        assert explained_key(OPENAI, EXTREMES[name]).warnings == (), "a text is a text"
     else:
-        assert "raw bytes" in how(OPENAI, EXTREMES[name]).warnings[0]
+        assert "raw bytes" in explained_key(OPENAI, EXTREMES[name]).warnings[0]
 
 
 def test_names_in_two_spellings_are_one_only_where_the_api_takes_both() -> None:
@@ -366,5 +378,5 @@ def test_parts_of_an_upload_count_without_the_boundary_between_them() -> None:
 def test_a_document_of_graphql_counts_by_what_it_asks() -> None:
     url = "https://api.example.com/graphql"
     queries = ["query Q($n: Int) { user(first: $n) { name } }", "# all\nquery Q($n:Int){user(first:$n){name}}"]
-    assert one_key(*(asking(url, {"query": one, "variables": {"n": 1}}) for one in queries))
-    assert not one_key(*(asking(url, {"query": queries[0], "variables": {"n": n}}) for n in (1, 2)))
+    assert one_key(*(json_request(url, {"query": one, "variables": {"n": 1}}) for one in queries))
+    assert not one_key(*(json_request(url, {"query": queries[0], "variables": {"n": n}}) for n in (1, 2)))

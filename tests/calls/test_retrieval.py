@@ -15,7 +15,7 @@ from calls.keys.graphql import normalize_document
 from calls.keys.key import make_key
 from calls.model import CallKind, Headers, Json
 from calls.route import find_route
-from tests.calls.asking import PROFILES, TICKETS, asking, how, key, request
+from tests.calls.sample_requests import PROFILES, TICKETS, explained_key, json_request, key, request
 from tests.calls.test_derive import CAPTURES, answered_exchange
 
 PINECONE = "https://books-1a2b.svc.us-east-1.pinecone.io/query"
@@ -83,7 +83,9 @@ def test_a_search_counts_by_everything_that_is_asked() -> None:
 
 
 def test_a_key_in_the_body_is_a_secret() -> None:
-    made = [how("https://api.tavily.com/search", {"query": "q", "api_key": token}) for token in ("one", "two")]
+    made = [
+        explained_key("https://api.tavily.com/search", {"query": "q", "api_key": token}) for token in ("one", "two")
+    ]
     assert made[0].key == made[1].key
     assert "one" not in str(made[0].selected_fields)
 
@@ -129,7 +131,7 @@ SPELLINGS = [
 def test_a_document_counts_in_one_spelling(other: str) -> None:
     assert normalize_document(other) == normalize_document(QUERY)
     assert key(GRAPHQL, {"query": other}) == key(GRAPHQL, {"query": QUERY, "variables": None})
-    assert how(GRAPHQL, {"query": other}).warnings == ()
+    assert explained_key(GRAPHQL, {"query": other}).warnings == ()
 
 
 @pytest.mark.parametrize(
@@ -185,7 +187,7 @@ def test_weaviate_s_searches_are_found_in_their_data() -> None:
 
 
 def test_any_other_tool_still_works_without_configuration() -> None:
-    assert make_key(asking(TICKETS, {"query": "{ a  b }"}), PROFILES).dialect == "generic"
+    assert make_key(json_request(TICKETS, {"query": "{ a  b }"}), PROFILES).dialect == "generic"
     assert key(TICKETS, {"query": "{ a  b }"}) != key(TICKETS, {"query": "{ a b }"})
 
 

@@ -7,7 +7,7 @@ import pytest
 from calls.derive import derive_call
 from calls.keys.profile import Profiles
 from calls.model import Body, Exchange, Headers, Request, Response
-from tests.calls.asking import PROFILES
+from tests.calls.sample_requests import PROFILES
 
 URL = "https://tickets.example.com/tickets.Desk/Refund"
 OK: Headers = (("grpc-status", "0"),)

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from tests.calls.asking import how
+from tests.calls.sample_requests import explained_key
 
 RUNTIME = "https://bedrock-runtime.us-east-1.amazonaws.com"
 AGENTS = "https://bedrock-agent-runtime.us-east-1.amazonaws.com"
@@ -93,5 +93,5 @@ def ollamas() -> Iterator[tuple[str, set[str]]]:
 def test_no_field_of_an_sdk_is_unknown(sdk: Any) -> None:
     for url, fields in sdk():
         assert fields, url
-        made = how(url, dict.fromkeys(sorted(fields - HEADERS), "x"))
+        made = explained_key(url, dict.fromkeys(sorted(fields - HEADERS), "x"))
         assert (made.dialect != "generic", made.warnings) == (True, ()), url

@@ -7,7 +7,7 @@ import pytest
 
 from calls.derive import derive_call
 from calls.redaction.redactor import Redactor
-from tests.calls.asking import PROFILES, key
+from tests.calls.sample_requests import PROFILES, key
 from tests.calls.test_derive import answered_exchange
 
 SECRET = "tiger-12"
@@ -50,10 +50,10 @@ def test_an_approval_is_tied_to_the_call_that_asked_for_it() -> None:
     wanted = {"id": "call_1", "type": "mcp", "name": "f", "arguments": "{}", "server_label": "l"}
     action = {"type": "submit_tool_approval", "submit_tool_approval": {"tool_calls": [wanted]}}
     run = {"id": "run_1", "object": "thread.run", "status": "requires_action", "required_action": action}
-    asking = derive_call(answered_exchange(RUN, {"assistant_id": "a"}, json.dumps(run).encode()), PROFILES)
+    derived_request = derive_call(answered_exchange(RUN, {"assistant_id": "a"}, json.dumps(run).encode()), PROFILES)
     approval = {"tool_approvals": [{"tool_call_id": "call_1", "approve": True}]}
     approved = derive_call(answered_exchange(f"{RUN}/run_1/submit_tool_outputs", approval, b"{}"), PROFILES)
 
-    assert [(call.id, call.name, call.arguments) for call in asking.tool_calls] == [("call_1", "f", {})]
+    assert [(call.id, call.name, call.arguments) for call in derived_request.tool_calls] == [("call_1", "f", {})]
     assert approved.tool_results == ({"id": "call_1", "content": True},)
     assert approved.warnings == ()

@@ -1,4 +1,4 @@
-"""What is only told is told apart from what is asked, and its key does not hang on what is told."""
+"""Requests that only report (telemetry) are distinguished from those whose answers matter, and their content is not in their keys."""
 
 import pytest
 
@@ -77,7 +77,7 @@ def report(body: bytes, path: str = "/api/41/envelope/", host: str = "o1.ingest.
     return made.key
 
 
-def test_what_is_told_is_not_in_the_key_but_who_is_told_is() -> None:
+def test_the_key_holds_the_receiver_of_telemetry_and_not_its_content() -> None:
     assert report(b'{"a": 1}') == report(b"\x00\x01 not JSON") == report(b"", path="/api/42/envelope/")
     assert report(b"{}") != report(b"{}", path="/api/41/store/")
     assert report(b"{}") != report(b"{}", host="o2.ingest.sentry.io")

@@ -31,12 +31,12 @@ def append_audio(data: bytes, **more: Json) -> dict[str, Json]:
     return {"type": "input_audio_buffer.append", "audio": base64.b64encode(data).decode(), **more}
 
 
-def asking(url: str, *messages: Json) -> Exchange:
+def exchange_with_messages(url: str, *messages: Json) -> Exchange:
     return socket(*(("request", message) for message in messages), url=url)
 
 
 def key(url: str, *messages: Json) -> str:
-    return make_key(asking(url, *messages).request, PROFILES).key
+    return make_key(exchange_with_messages(url, *messages).request, PROFILES).key
 
 
 @given(data=st.data(), audio=st.binary(min_size=1, max_size=60))
@@ -207,7 +207,7 @@ def test_a_lane_may_be_called_as_one_likes() -> None:
         ({"audio": {"input": {"turn_detection": None}}}, True),
     ],
 )
-def test_what_a_session_is_told_counts_but_for_how_it_is_watched(change: dict[str, Any], matters: bool) -> None:
+def test_settings_of_a_session_count_except_those_for_tracing(change: dict[str, Any], matters: bool) -> None:
     plain: Json = {"type": "session.update", "session": {"type": "realtime", "instructions": "Be brief."}}
     changed: Json = {"type": "session.update", "session": {"type": "realtime", "instructions": "Be brief.", **change}}
     assert (key(REALTIME, plain) != key(REALTIME, changed)) is matters
@@ -347,9 +347,9 @@ def test_a_turn_of_gemini_is_what_its_sdk_reads_in_the_messages() -> None:
 
     messages = events("gemini_live", "text_tool_and_usage")
     judged = [LiveServerMessage.model_validate(one) for one in messages]
-    told = BY_NAME["gemini_live"].summarize_answer(assemble_answer("gemini_live", messages))
-    assert told.text == "".join(one.text or "" for one in judged)
+    result = BY_NAME["gemini_live"].summarize_answer(assemble_answer("gemini_live", messages))
+    assert result.text == "".join(one.text or "" for one in judged)
     (call,) = [call for one in judged if one.tool_call for call in one.tool_call.function_calls or ()]
-    assert [(one.id, one.name, one.arguments) for one in told.tool_calls] == [(call.id, call.name, call.args)]
+    assert [(one.id, one.name, one.arguments) for one in result.tool_calls] == [(call.id, call.name, call.args)]
     (usage,) = [one.usage_metadata for one in judged if one.usage_metadata]
-    assert (told.usage.input_tokens, told.usage.cached_tokens) == (22, usage.cached_content_token_count)
+    assert (result.usage.input_tokens, result.usage.cached_tokens) == (22, usage.cached_content_token_count)

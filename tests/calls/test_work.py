@@ -8,7 +8,7 @@ from msgspec.structs import replace
 
 from calls.derive import derive_call
 from calls.model import Call
-from tests.calls.asking import PROFILES
+from tests.calls.sample_requests import PROFILES
 from tests.calls.test_derive import answered_exchange
 
 RUNWAY = "https://api.dev.runwayml.com/v1"

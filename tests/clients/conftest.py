@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from proxy.demo.servers import start_server
-from tests.clients.stage import CONFIG, FORKING, Stage, Upstream
+from tests.clients.suite_directory import CONFIG, FORKING, SuiteDirectory, Upstream
 from tests.support.shared import shared_process
 
 
@@ -24,12 +24,12 @@ def forks() -> Iterator[Path]:
 
 
 @pytest.fixture
-def stage(tmp_path: Path, forks: Path, forking_playhead: Path) -> Iterator[Stage]:
+def suite(tmp_path: Path, forks: Path, forking_playhead: Path) -> Iterator[SuiteDirectory]:
     """An empty suite."""
     server = start_server(Upstream)
     server.asked = []  # type: ignore[attr-defined]
     (tmp_path / "playhead.toml").write_text(CONFIG.format(port=server.server_port))
     (tmp_path / "pytest.ini").write_text("[pytest]\n")
-    yield Stage(directory=tmp_path, server=server, data=forks / "d", forks=forks, playhead=forking_playhead)
+    yield SuiteDirectory(directory=tmp_path, server=server, data=forks / "d", forks=forks, playhead=forking_playhead)
     server.shutdown()
     server.server_close()

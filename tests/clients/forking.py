@@ -2,7 +2,7 @@
 
     forking.py KIND SOCKET      import what the kind needs, and fork for each client until nobody uses it (tests/support/shared.py)
 
-A client (`calling.py`, `stage.py`) passes its directory, environment, arguments and files, and is told the exit status; the
+A client (`calling.py`, `suite_directory.py`) passes its directory, environment, arguments and files, and gets the exit status; the
 program is stopped when it leaves before. Only the standard library is imported here, and none of this checkout's packages, so
 that a pytest that is forked finds its own suite's.
 """

@@ -24,26 +24,26 @@ from playhead.proxied import has_playhead_certificate, is_playhead_address
 
 from calls import project_runs
 from proxy.trust.ca import ensure_ca
-from tests.clients.stage import PLAYHEAD, Stage
+from tests.clients.suite_directory import PLAYHEAD, SuiteDirectory
 from tests.support.service import Service, running
 
 PROGRAM = Path(__file__).parent / "programs" / "overlapping.py"
 
 
-async def test_no_call_is_in_the_wrong_run(data: Path, stage: Stage, database_url: str) -> None:
+async def test_no_call_is_in_the_wrong_run(data: Path, suite: SuiteDirectory, database_url: str) -> None:
     async def echo(connection: websockets.asyncio.server.ServerConnection) -> None:
         assert connection.request is not None
         named = [name for name in connection.request.headers if name.lower().startswith("x-playhead-")]
-        stage.upstream_requests.append(f"WS {connection.request.path}{' NAMED' if named else ''}")
+        suite.upstream_requests.append(f"WS {connection.request.path}{' NAMED' if named else ''}")
         async for message in connection:
             await connection.send(message)
 
     sockets = await websockets.asyncio.server.serve(echo, "127.0.0.1", 0)
     port = sockets.sockets[0].getsockname()[1]
-    config = (stage.directory / "playhead.toml").read_text() + f'"sockets.example.com" = "http://127.0.0.1:{port}"\n'
+    config = (suite.directory / "playhead.toml").read_text() + f'"sockets.example.com" = "http://127.0.0.1:{port}"\n'
     async with sockets, running(data, "--database-url", database_url, config=config) as service:
-        words = [sys.executable, str(PROGRAM), f"http://127.0.0.1:{stage.server.server_port}"]
-        around = stage.environment(PLAYHEAD_API=service.api, PLAYHEAD_COMMAND=PLAYHEAD, PLAYHEAD_DATA=str(data))
+        words = [sys.executable, str(PROGRAM), f"http://127.0.0.1:{suite.server.server_port}"]
+        around = suite.environment(PLAYHEAD_API=service.api, PLAYHEAD_COMMAND=PLAYHEAD, PLAYHEAD_DATA=str(data))
         ran = partial(subprocess.run, words, env=around, capture_output=True, text=True, check=False)
         done = await asyncio.to_thread(ran)
         assert done.returncode == 0, done.stderr
@@ -76,9 +76,9 @@ async def test_no_call_is_in_the_wrong_run(data: Path, stage: Stage, database_ur
         "process-2": 1,
     }
     assert others["None"] == 46
-    assert len([asked for asked in stage.upstream_requests if asked.startswith("WS ")]) == 18
-    assert "GET /direct" in stage.upstream_requests
-    assert not [asked for asked in stage.upstream_requests if "NAMED" in asked], "a run's name reached an upstream"
+    assert len([asked for asked in suite.upstream_requests if asked.startswith("WS ")]) == 18
+    assert "GET /direct" in suite.upstream_requests
+    assert not [asked for asked in suite.upstream_requests if "NAMED" in asked], "a run's name reached an upstream"
 
 
 def calls_by_run(service: Service) -> dict[str, Counter[str]]:
@@ -138,7 +138,7 @@ def test_a_captive_process_needs_no_proxy_but_its_programs_do(monkeypatch: pytes
     assert not is_playhead_address("localhost", 80)
 
 
-def test_a_host_with_a_certificate_of_its_own_is_told_of_no_run(tmp_path: Path) -> None:
+def test_a_certificate_that_is_not_playheads_is_recognised(tmp_path: Path) -> None:
     """A host that is reached without Playhead, or tunnelled undecrypted."""
     leaf = ensure_ca(tmp_path).leaf("pinned.example.com").certificate.public_bytes(Encoding.DER)
     other = trustme.CA().issue_cert("pinned.example.com").cert_chain_pems[0].bytes()

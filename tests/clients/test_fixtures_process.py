@@ -27,7 +27,7 @@ from proxy.fixtures.messages import RecordingPlace, replay_message
 from proxy.fixtures.write_recording import RecordingWriter, new_run, run_id
 from store.active_profiles import load_profiles
 from store.bundle.bundle import load_bundle
-from tests.clients.stage import PLAYHEAD
+from tests.clients.suite_directory import PLAYHEAD
 
 type Say = Callable[[bytes], dict[str, Any]]
 
@@ -95,9 +95,9 @@ def test_a_recording_that_was_altered_is_refused_by_its_line(data: Path, tmp_pat
         for n, (content, wrong) in enumerate(damaged_recordings(whole)):
             other = tmp_path / f"{n}.jsonl"
             other.write_bytes(content)
-            told = say(begin_message(other, "new_episodes"))["failed"]
-            assert told.startswith(f"{other}: {wrong}")
-            assert told.endswith("; record the test again: pytest t.py::a --record-mode=all")
+            result = say(begin_message(other, "new_episodes"))["failed"]
+            assert result.startswith(f"{other}: {wrong}")
+            assert result.endswith("; record the test again: pytest t.py::a --record-mode=all")
             assert say(begin_message(other, "all")) == {"done": {"how": "record"}}
             assert say(b'{"end": {"passed": true}}')["done"]["right"]
             assert load_bundle(other).run["name"] == "t.py::a"
@@ -173,7 +173,7 @@ def test_a_broken_file_of_another_program_is_never_written_over(data: Path, tmp_
     assert file.exists()
 
 
-def test_a_recording_that_cannot_be_removed_is_told_and_ends_nothing(data: Path, tmp_path: Path) -> None:
+def test_a_recording_that_cannot_be_removed_is_reported_and_ends_nothing(data: Path, tmp_path: Path) -> None:
     file = tmp_path / "a.jsonl" / "b.jsonl"
     file.parent.write_text("no directory")
     with conversation(data) as (say, _):

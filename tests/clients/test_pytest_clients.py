@@ -13,21 +13,21 @@ from xml.etree import ElementTree
 
 import pytest
 
-from tests.clients.stage import Stage
+from tests.clients.suite_directory import SuiteDirectory
 
 pytestmark = pytest.mark.slow
 
 
 def record_then_replay(
-    stage: Stage, *arguments: str, passed: int, plugins: tuple[str, ...] = (), forked: bool = True
+    suite: SuiteDirectory, *arguments: str, passed: int, plugins: tuple[str, ...] = (), forked: bool = True
 ) -> None:
     """Record, then replay without a request to the upstream. `forked`: whether the first pytest is a fork as well."""
-    ran = stage.pytest("--record-mode=once", *arguments, plugins=plugins, forked=forked)
+    ran = suite.pytest("--record-mode=once", *arguments, plugins=plugins, forked=forked)
     assert ran.counts == {"passed": passed}, ran.out
-    stage.upstream_requests.clear()
-    ran = stage.pytest(*arguments, plugins=plugins)
+    suite.upstream_requests.clear()
+    ran = suite.pytest(*arguments, plugins=plugins)
     assert ran.counts == {"passed": passed}, ran.out
-    assert not stage.upstream_requests
+    assert not suite.upstream_requests
 
 
 ASKING = """
@@ -37,10 +37,10 @@ ASK = {"model": "example-large", "messages": MESSAGES}
 
 
 @pytest.mark.parametrize("engine", ["mitmproxy", "lane"])
-def test_clients_of_all_kinds(stage: Stage, engine: str) -> None:
-    config = stage.directory / "playhead.toml"
+def test_clients_of_all_kinds(suite: SuiteDirectory, engine: str) -> None:
+    config = suite.directory / "playhead.toml"
     config.write_text(f'engine = "{engine}"\n{config.read_text()}')
-    stage.write(
+    suite.write(
         "test_kinds.py",
         ASKING
         + """
@@ -76,7 +76,7 @@ def test_a_program():
 """,
     )
     # With one engine the recording pytest is no fork: these clients are imported as in a suite of its own.
-    record_then_replay(stage, passed=4, forked=engine == "mitmproxy")
+    record_then_replay(suite, passed=4, forked=engine == "mitmproxy")
 
 
 IMPORTED = (
@@ -96,18 +96,20 @@ def test_client_of_conftest(client):
 )
 
 
-def test_clients_that_a_module_or_a_conftest_made_at_import_are_seen_where_the_ini_file_says_so(stage: Stage) -> None:
-    stage.write("pytest.ini", "[pytest]\nplayhead = true\n")
-    stage.write(
+def test_clients_that_a_module_or_a_conftest_made_at_import_are_seen_where_the_ini_file_says_so(
+    suite: SuiteDirectory,
+) -> None:
+    suite.write("pytest.ini", "[pytest]\nplayhead = true\n")
+    suite.write(
         "conftest.py", "import openai, pytest\nCLIENT = openai.OpenAI()\n@pytest.fixture\ndef client(): return CLIENT\n"
     )
-    stage.write("test_imported.py", IMPORTED)
-    record_then_replay(stage, passed=2, forked=False)
+    suite.write("test_imported.py", IMPORTED)
+    record_then_replay(suite, passed=2, forked=False)
 
 
-def test_each_test_of_a_module_has_its_own_recording_though_they_share_a_client(stage: Stage) -> None:
-    stage.write("pytest.ini", "[pytest]\nplayhead = true\n")
-    stage.write(
+def test_each_test_of_a_module_has_its_own_recording_though_they_share_a_client(suite: SuiteDirectory) -> None:
+    suite.write("pytest.ini", "[pytest]\nplayhead = true\n")
+    suite.write(
         "test_shared.py",
         """
 import httpx, pytest
@@ -120,18 +122,18 @@ class TestTickets:
         assert client.get("/v2/tickets", params={"query": query}).json()["asked"]
 """,
     )
-    record_then_replay(stage, passed=3)
-    names = sorted(path.name for path in (stage.directory / "recordings" / "test_shared").iterdir())
+    record_then_replay(suite, passed=3)
+    names = sorted(path.name for path in (suite.directory / "recordings" / "test_shared").iterdir())
     assert names[0] == "TestTickets.test_found[a].jsonl"
     assert len(names) == 3
     assert all(len(name) < 130 and name.isascii() for name in names)
-    one = stage.pytest("test_shared.py::TestTickets::test_found[a]")
+    one = suite.pytest("test_shared.py::TestTickets::test_found[a]")
     assert one.counts == {"passed": 1}, one.out
 
 
-def test_workers_of_xdist_do_not_get_into_each_other_s_way(stage: Stage) -> None:
-    stage.write("pytest.ini", "[pytest]\nplayhead = true\n")
-    stage.write(
+def test_workers_of_xdist_do_not_get_into_each_other_s_way(suite: SuiteDirectory) -> None:
+    suite.write("pytest.ini", "[pytest]\nplayhead = true\n")
+    suite.write(
         "test_many.py",
         """
 import httpx, pytest
@@ -144,13 +146,13 @@ def test_found(query):
         assert client.get("/v2/tickets", params={"query": query, "n": n}).json()["path"] == f"/v2/tickets?query={query}&n={n}"
 """,
     )
-    told = stage.pytest("-n", "2", "--record-mode=all", plugins=("xdist",))
-    assert told.counts == {"passed": 6}, told.out
-    assert told.out.count("holds 3 calls, recorded just now") == 6
-    assert len(list((stage.directory / "recordings" / "test_many").iterdir())) == 6
-    stage.upstream_requests.clear()
+    result = suite.pytest("-n", "2", "--record-mode=all", plugins=("xdist",))
+    assert result.counts == {"passed": 6}, result.out
+    assert result.out.count("holds 3 calls, recorded just now") == 6
+    assert len(list((suite.directory / "recordings" / "test_many").iterdir())) == 6
+    suite.upstream_requests.clear()
     # They share one process, and each restarted worker connects to it as well.
-    stage.write(
+    suite.write(
         "test_more.py",
         """
 import os, pathlib, pytest
@@ -166,16 +168,16 @@ def test_the_process_is_shared():
     assert 2 <= sum(line.endswith(f" {address}") for line in lines) <= 3
 """,
     )
-    ran = stage.pytest("-n", "2", plugins=("xdist",), TMPDIR=str(stage.directory))
+    ran = suite.pytest("-n", "2", plugins=("xdist",), TMPDIR=str(suite.directory))
     assert ran.counts == {"failed": 1, "passed": 7}, ran.out
     assert "crashed while running 'test_more.py::test_that_kills_its_worker'" in ran
-    assert not stage.upstream_requests
-    assert not list(stage.directory.glob("playhead-*"))
+    assert not suite.upstream_requests
+    assert not list(suite.directory.glob("playhead-*"))
 
 
-def test_asyncio_tests(stage: Stage) -> None:
-    stage.write("pytest.ini", "[pytest]\nasyncio_mode = auto\nasyncio_default_fixture_loop_scope = function\n")
-    stage.write(
+def test_asyncio_tests(suite: SuiteDirectory) -> None:
+    suite.write("pytest.ini", "[pytest]\nasyncio_mode = auto\nasyncio_default_fixture_loop_scope = function\n")
+    suite.write(
         "test_async.py",
         """
 import aiohttp, httpx, pytest
@@ -195,11 +197,11 @@ async def test_one_that_knew_whom_to_trust_when_it_was_imported():
         assert await answer.read()
 """,
     )
-    record_then_replay(stage, passed=2, plugins=("asyncio",))
+    record_then_replay(suite, passed=2, plugins=("asyncio",))
 
 
-def test_a_recording_of_vcr_is_answered_from_as_it_lies(stage: Stage) -> None:
-    stage.write(
+def test_a_recording_of_vcr_is_answered_from_as_it_lies(suite: SuiteDirectory) -> None:
+    suite.write(
         "cassettes/tickets.yaml",
         """\
         version: 1
@@ -211,7 +213,7 @@ def test_a_recording_of_vcr_is_answered_from_as_it_lies(stage: Stage) -> None:
             body: {string: '{"from": "a cassette"}'}
         """,
     )
-    stage.write(
+    suite.write(
         "test_old.py",
         """
         import pytest, requests
@@ -225,16 +227,16 @@ def test_a_recording_of_vcr_is_answered_from_as_it_lies(stage: Stage) -> None:
             requests.get("https://tickets.example.com/v2/parcels", timeout=60)
         """,
     )
-    assert (ran := stage.pytest()).counts == {"passed": 1, "failed": 1}, ran.out
+    assert (ran := suite.pytest()).counts == {"passed": 1, "failed": 1}, ran.out
     assert "without file= in its mark: pytest test_old.py::test_another --record-mode=once" in ran
     assert "--record-mode=all" not in ran
-    refused = stage.pytest("--record-mode=all")
+    refused = suite.pytest("--record-mode=all")
     assert "was recorded by another program (vcr)" in refused
 
 
-def test_options_of_pytest_recording_are_shared_with_it(stage: Stage) -> None:
+def test_options_of_pytest_recording_are_shared_with_it(suite: SuiteDirectory) -> None:
     # Only the options of the real plugin, whose requirements would otherwise be installed for all checks.
-    stage.write(
+    suite.write(
         "pytest_recording.py",
         """
         def pytest_addoption(parser):
@@ -245,16 +247,16 @@ def test_options_of_pytest_recording_are_shared_with_it(stage: Stage) -> None:
             group.addoption("--disable-recording", action="store_true", default=False)
         """,
     )
-    stage.write("test_one.py", "import pytest\n@pytest.mark.playhead\ndef test_it(): pass\n")
-    where = os.pathsep.join([str(stage.directory), stage.environment()["PYTHONPATH"]])
-    ran = stage.pytest("--record-mode=once", plugins=("pytest_recording",), PYTHONPATH=where)
+    suite.write("test_one.py", "import pytest\n@pytest.mark.playhead\ndef test_it(): pass\n")
+    where = os.pathsep.join([str(suite.directory), suite.environment()["PYTHONPATH"]])
+    ran = suite.pytest("--record-mode=once", plugins=("pytest_recording",), PYTHONPATH=where)
     assert ran.counts == {"passed": 1}, ran.out
     assert "holds no call: none came through the proxy" in ran
 
 
 @pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM])
-def test_nothing_is_left_behind_when_pytest_is_killed(stage: Stage, number: signal.Signals) -> None:
-    stage.write(
+def test_nothing_is_left_behind_when_pytest_is_killed(suite: SuiteDirectory, number: signal.Signals) -> None:
+    suite.write(
         "test_hangs.py",
         """
         import os, sys, time, pytest
@@ -266,8 +268,8 @@ def test_nothing_is_left_behind_when_pytest_is_killed(stage: Stage, number: sign
     )
     process = subprocess.Popen(
         [sys.executable, "-m", "pytest", "-p", "pytest_playhead", "-p", "no:cacheprovider", "-s", "--record-mode=once"],
-        cwd=stage.directory,
-        env=stage.environment(),
+        cwd=suite.directory,
+        env=suite.environment(),
         stdout=subprocess.DEVNULL,
         stderr=subprocess.PIPE,
     )
@@ -281,7 +283,7 @@ def test_nothing_is_left_behind_when_pytest_is_killed(stage: Stage, number: sign
         process.wait(60)
     for handle in handles:
         _wait_until_gone(handle)
-    assert not (stage.directory / "recordings").exists()
+    assert not (suite.directory / "recordings").exists()
 
 
 def _children(pid: int) -> list[int]:
@@ -295,8 +297,8 @@ def _wait_until_gone(handle: int) -> None:
     assert ready, "the process beside the tests outlived them"
 
 
-def test_a_test_of_thirty_calls_takes_less_than_a_second_to_replay(stage: Stage) -> None:
-    stage.write(
+def test_a_test_of_thirty_calls_takes_less_than_a_second_to_replay(suite: SuiteDirectory) -> None:
+    suite.write(
         "test_long.py",
         ASKING
         + """
@@ -326,18 +328,18 @@ def test_it():
         print(f"TOOK {cpu_seconds() - began:.3f} s")
 """,
     )
-    assert stage.pytest("--record-mode=once").counts == {"passed": 1}
-    stage.upstream_requests.clear()
+    assert suite.pytest("--record-mode=once").counts == {"passed": 1}
+    suite.upstream_requests.clear()
     # Not as a fork: its Playhead must be a child of pytest to be measured.
-    ran = stage.pytest("-s", forked=False, has_child=True)
+    ran = suite.pytest("-s", forked=False, has_child=True)
     assert ran.counts == {"passed": 1}, ran.out
-    assert not stage.upstream_requests
+    assert not suite.upstream_requests
     # Sixteen calls: the better of two halves.
     assert min(float(took) for took in re.findall(r"TOOK ([\d.]+) s", ran.out)) * 30 / 16 < 1, ran.out
 
 
-def test_secrets_are_not_written(stage: Stage) -> None:
-    stage.write(
+def test_secrets_are_not_written(suite: SuiteDirectory) -> None:
+    suite.write(
         "test_secret.py",
         """
         import pytest, requests
@@ -347,23 +349,23 @@ def test_secrets_are_not_written(stage: Stage) -> None:
             assert requests.get("https://tickets.example.com/v2/tickets", headers=key, timeout=60).ok
         """,
     )
-    record_then_replay(stage, passed=1)
-    written = (stage.directory / "recordings/test_secret/test_it.jsonl").read_text()
+    record_then_replay(suite, passed=1)
+    written = (suite.directory / "recordings/test_secret/test_it.jsonl").read_text()
     assert "sk-proj" not in written
     assert "PLAYHEAD_" in written
     assert json.loads(written.splitlines()[0])["run"]["name"] == "test_secret.py::test_it"
 
 
-def test_packages_of_the_suite_that_are_called_like_playhead_s_own_are_no_trouble(stage: Stage) -> None:
-    stage.write("store/__init__.py", "HERS = True\n")
-    stage.write("test_one.py", "import pytest, store\n@pytest.mark.playhead\ndef test_it():\n    assert store.HERS\n")
-    where = os.pathsep.join([str(stage.directory), stage.environment()["PYTHONPATH"]])
-    ran = stage.pytest("--record-mode=once", PYTHONPATH=where)
+def test_packages_of_the_suite_that_are_called_like_playhead_s_own_are_no_trouble(suite: SuiteDirectory) -> None:
+    suite.write("store/__init__.py", "HERS = True\n")
+    suite.write("test_one.py", "import pytest, store\n@pytest.mark.playhead\ndef test_it():\n    assert store.HERS\n")
+    where = os.pathsep.join([str(suite.directory), suite.environment()["PYTHONPATH"]])
+    ran = suite.pytest("--record-mode=once", PYTHONPATH=where)
     assert ran.counts == {"passed": 1}, ran.out
 
 
-def test_tests_that_share_a_file_add_to_it_and_no_advice_takes_from_another(stage: Stage) -> None:
-    shared = stage.write(
+def test_tests_that_share_a_file_add_to_it_and_no_advice_takes_from_another(suite: SuiteDirectory) -> None:
+    shared = suite.write(
         "test_shared.py",
         """
         import pytest, requests
@@ -376,24 +378,24 @@ def test_tests_that_share_a_file_add_to_it_and_no_advice_takes_from_another(stag
     )
     ran = None
     for mode in ("once", "all", "rewrite"):
-        assert (ran := stage.pytest(f"--record-mode={mode}")).counts == {"passed": 2}, ran.out
-        assert len(stage.recording("recordings/shared.jsonl")) == 2
+        assert (ran := suite.pytest(f"--record-mode={mode}")).counts == {"passed": 2}, ran.out
+        assert len(suite.recording("recordings/shared.jsonl")) == 2
     assert ran
     assert "holds 1 call, recorded just now in place of 2: any other test that uses it must be" in ran
-    assert (ran := stage.pytest()).counts == {"passed": 2}, ran.out
-    assert len(stage.upstream_requests) == 6
+    assert (ran := suite.pytest()).counts == {"passed": 2}, ran.out
+    assert len(suite.upstream_requests) == 6
     shared.write_text(shared.read_text().replace("[1, 2]", "[1, 3]"))
-    assert (ran := stage.pytest("-k", "test_it[3]")).counts == {"failed": 1, "deselected": 1}, ran.out
+    assert (ran := suite.pytest("-k", "test_it[3]")).counts == {"failed": 1, "deselected": 1}, ran.out
     advised = "pytest 'test_shared.py::test_it[3]' --record-mode=new_episodes"
     assert f"  to fix it: record only what is new: {advised}" in ran
     assert "or: record recordings/shared.jsonl again, with every test that uses it in one run: --record-mode=all" in ran
-    stage.pytest(*shlex.split(advised)[1:])
-    assert (ran := stage.pytest()).counts == {"passed": 2}, ran.out
+    suite.pytest(*shlex.split(advised)[1:])
+    assert (ran := suite.pytest()).counts == {"passed": 2}, ran.out
 
 
-def test_what_reads_only_the_failure_itself_sees_the_explanation(stage: Stage) -> None:
+def test_what_reads_only_the_failure_itself_sees_the_explanation(suite: SuiteDirectory) -> None:
     """JUnit XML, and with it the reports of CI services, have no sections of a report's own."""
-    file = stage.write(
+    file = suite.write(
         "test_prompt.py",
         """
         import pytest, requests
@@ -405,12 +407,12 @@ def test_what_reads_only_the_failure_itself_sees_the_explanation(stage: Stage) -
             assert requests.get("https://tickets.example.com/v2/tickets", params={"query": QUERY}).json()["path"]
         """,
     )
-    assert stage.pytest("--record-mode=once").counts == {"passed": 1}
+    assert suite.pytest("--record-mode=once").counts == {"passed": 1}
     file.write_text(file.read_text().replace("refund", "parcel"))
     for workers, plugins in (((), ()), (("-n", "1"), ("xdist",))):
-        ran = stage.pytest("--junitxml=report.xml", *workers, plugins=plugins)
+        ran = suite.pytest("--junitxml=report.xml", *workers, plugins=plugins)
         assert ran.counts == {"failed": 1}, ran.out
-        failure = ElementTree.parse(stage.directory / "report.xml").find(".//failure")
+        failure = ElementTree.parse(suite.directory / "report.xml").find(".//failure")
         assert failure is not None
         assert failure.text is not None
         for text in (failure.text, ran.out):
@@ -419,8 +421,8 @@ def test_what_reads_only_the_failure_itself_sees_the_explanation(stage: Stage) -
             assert "pytest test_prompt.py::test_found --record-mode=all" in text
 
 
-def test_test_cases_of_unittest(stage: Stage) -> None:
-    stage.write(
+def test_test_cases_of_unittest(suite: SuiteDirectory) -> None:
+    suite.write(
         "test_case.py",
         """
         import unittest
@@ -438,12 +440,12 @@ def test_test_cases_of_unittest(stage: Stage) -> None:
                 self.assertEqual(requests.get("https://tickets.example.com/v2/tickets", timeout=60).status_code, 200)
         """,
     )
-    record_then_replay(stage, passed=1)
-    assert len(stage.recording("recordings/test_case/TestTickets.test_it.jsonl")) == 3
+    record_then_replay(suite, passed=1)
+    assert len(suite.recording("recordings/test_case/TestTickets.test_it.jsonl")) == 3
 
 
-def test_a_proxy_that_dies_fails_every_test_after_it_and_says_so(stage: Stage) -> None:
-    stage.write(
+def test_a_proxy_that_dies_fails_every_test_after_it_and_says_so(suite: SuiteDirectory) -> None:
+    suite.write(
         "test_dies.py",
         """
         import os, signal, pytest
@@ -462,7 +464,7 @@ def test_a_proxy_that_dies_fails_every_test_after_it_and_says_so(stage: Stage) -
         def test_third(): pass
         """,
     )
-    ran = stage.pytest("--record-mode=once", forked=False, has_child=True)
+    ran = suite.pytest("--record-mode=once", forked=False, has_child=True)
     assert ran.code == pytest.ExitCode.TESTS_FAILED
     assert "the process that answers the tests ended with exit code -9" in ran
     assert ran.counts == {"failed": 1, "error": 2}

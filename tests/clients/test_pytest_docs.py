@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.clients.stage import ROOT, SOURCES, Stage
+from tests.clients.suite_directory import ROOT, SOURCES, SuiteDirectory
 from tests.frameworks.environments import python
 from tests.test_docs import BLOCK, FILE
 
@@ -24,28 +24,28 @@ def documented_commands() -> list[str]:
 @pytest.mark.slow
 @pytest.mark.timeout(300)
 def test_the_page_in_an_environment_that_holds_nothing_of_playhead_s_but_the_plugin(
-    stage: Stage, tmp_path: Path
+    suite: SuiteDirectory, tmp_path: Path
 ) -> None:
     interpreter = python("hatchling>=1.27", "pytest>=8", "requests>=2.32")
     environment = {
-        **stage.environment(PYTHONPATH=str(install(interpreter, tmp_path))),
+        **suite.environment(PYTHONPATH=str(install(interpreter, tmp_path))),
         "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "",
         # No file of the suite is written again: what is imported is compiled once, not by each command.
         "PYTHONDONTWRITEBYTECODE": "",
     }
     for name, content in FILE.findall(PAGE):
-        stage.write(name, content)
+        suite.write(name, content)
     lines = documented_commands()
     assert len(lines) >= 4
     for line in lines:
         words = [str(interpreter), "-m", *shlex.split(line)]
         # In isolation pytest is started again by Playhead itself, which is no fork then.
-        more = {} if "--block-network" in words else {"PLAYHEAD_COMMAND": stage.forked_playhead}
+        more = {} if "--block-network" in words else {"PLAYHEAD_COMMAND": suite.forked_playhead}
         ran = subprocess.run(
-            words, cwd=stage.directory, env=environment | more, capture_output=True, text=True, check=False
+            words, cwd=suite.directory, env=environment | more, capture_output=True, text=True, check=False
         )
         assert ran.returncode == 0, f"{line}\n{ran.stdout}{ran.stderr}"
-    assert len(stage.upstream_requests) == 3
+    assert len(suite.upstream_requests) == 3
 
 
 def install(interpreter: Path, place: Path) -> Path:

@@ -2,7 +2,7 @@
 
 import pytest
 
-from tests.clients.stage import Stage
+from tests.clients.suite_directory import SuiteDirectory
 
 AGENT = """
 import datetime, os, random, subprocess, sys, threading, time as clock, uuid
@@ -50,48 +50,50 @@ FILE = "recordings/test_agent/test_the_agent.jsonl"
 
 
 @pytest.fixture
-def suite(stage: Stage) -> Stage:
-    stage.write("test_agent.py", AGENT)
-    stage.write("test_beside.py", BESIDE)
-    stage.write("policy.txt", "within 30 days")
-    return stage
+def agent_suite(suite: SuiteDirectory) -> SuiteDirectory:
+    suite.write("test_agent.py", AGENT)
+    suite.write("test_beside.py", BESIDE)
+    suite.write("policy.txt", "within 30 days")
+    return suite
 
 
-def test_a_test_gets_the_recorded_effects_and_a_miss_fails_it_with_its_line(suite: Stage) -> None:
-    ran = suite.pytest("--record-mode=once", "-s", ROUND="first", TZ="Asia/Tokyo")
+def test_a_test_gets_the_recorded_effects_and_a_miss_fails_it_with_its_line(agent_suite: SuiteDirectory) -> None:
+    ran = agent_suite.pytest("--record-mode=once", "-s", ROUND="first", TZ="Asia/Tokyo")
     assert ran.counts == {"passed": 2}, ran.out
     assert "ANSWERED first" in ran
-    suite.write("policy.txt", "never")
-    requests = list(suite.upstream_requests)
+    agent_suite.write("policy.txt", "never")
+    requests = list(agent_suite.upstream_requests)
     for mode in ("none", "new_episodes"):
-        ran = suite.pytest(f"--record-mode={mode}", "-s", "-p", "no:randomly", ROUND="second", TZ="Europe/Paris")
+        ran = agent_suite.pytest(f"--record-mode={mode}", "-s", "-p", "no:randomly", ROUND="second", TZ="Europe/Paris")
         assert ran.counts == {"passed": 2}, ran.out
         # The variable is as it was recorded; a file that the test makes is not looked at; the time zone is the recorded one.
         assert "ANSWERED first" in ran
         assert " JST\n" in ran
-    assert suite.upstream_requests == requests
+    assert agent_suite.upstream_requests == requests
 
-    suite.write("test_agent.py", AGENT + "    print(os.environ.get('ZONE'))\n    assert uuid.uuid4()\n")
-    ran = suite.pytest(ROUND="third", TZ="Europe/Paris")
+    agent_suite.write("test_agent.py", AGENT + "    print(os.environ.get('ZONE'))\n    assert uuid.uuid4()\n")
+    ran = agent_suite.pytest(ROUND="third", TZ="Europe/Paris")
     assert ran.counts == {"passed": 1, "failed": 1}, ran.out
     line = len(AGENT.splitlines()) + 1
     assert f'os.environ {{"name": "ZONE"}} at test_agent.py:{line}, in main: the nearest recorded one is at' in ran
     assert f"uuid.uuid4 at test_agent.py:{line + 1}, in main: the recording has 1 here" in ran
     assert "to fix it: record the test again: pytest test_agent.py::test_the_agent --record-mode=all" in ran
 
-    assert suite.pytest("--record-mode=new_episodes", ROUND="third", ZONE="z").counts == {"passed": 2}
-    ran = suite.pytest("-s", ROUND="fourth")
+    assert agent_suite.pytest("--record-mode=new_episodes", ROUND="third", ZONE="z").counts == {"passed": 2}
+    ran = agent_suite.pytest("-s", ROUND="fourth")
     assert ran.counts == {"passed": 2}, ran.out
     assert "\nz\n" in ran
-    assert suite.upstream_requests == requests
+    assert agent_suite.upstream_requests == requests
 
 
-def test_a_recording_without_effects_does_not_answer_a_test_with_effects(suite: Stage) -> None:
-    suite.write("test_agent.py", "import pytest, time\n\n@pytest.mark.playhead\ndef test_the_agent(): time.time()\n")
-    assert suite.pytest("--record-mode=once").counts == {"passed": 2}
-    suite.write("pytest.ini", "[pytest]\nplayhead_effects = true\n")
-    ran = suite.pytest()
+def test_a_recording_without_effects_does_not_answer_a_test_with_effects(agent_suite: SuiteDirectory) -> None:
+    agent_suite.write(
+        "test_agent.py", "import pytest, time\n\n@pytest.mark.playhead\ndef test_the_agent(): time.time()\n"
+    )
+    assert agent_suite.pytest("--record-mode=once").counts == {"passed": 2}
+    agent_suite.write("pytest.ini", "[pytest]\nplayhead_effects = true\n")
+    ran = agent_suite.pytest()
     assert ran.counts == {"passed": 1, "error": 1}, ran.out
     assert f"the recording {FILE} has no effects; record the test again: pytest test_agent.py::test_the_agent" in ran
-    assert suite.pytest("--record-mode=new_episodes").counts == {"passed": 2}
-    assert suite.pytest().counts == {"passed": 2}
+    assert agent_suite.pytest("--record-mode=new_episodes").counts == {"passed": 2}
+    assert agent_suite.pytest().counts == {"passed": 2}

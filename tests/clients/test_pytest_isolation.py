@@ -8,7 +8,7 @@ from contextlib import contextmanager
 
 import pytest
 
-from tests.clients.stage import Stage
+from tests.clients.suite_directory import SuiteDirectory
 from tests.proxy.capture.running import needs_namespaces
 
 pytestmark = pytest.mark.slow
@@ -38,26 +38,28 @@ def _namespaces() -> None:
     needs_namespaces()
 
 
-def write_agent(stage: Stage) -> None:
+def write_agent(suite: SuiteDirectory) -> None:
     curl = shutil.which("curl")
     if curl is None:
         pytest.skip("curl is not installed here")
-    stage.write("test_agent.py", AGENT.replace("CURL", repr(curl)))
+    suite.write("test_agent.py", AGENT.replace("CURL", repr(curl)))
 
 
 @pytest.mark.parametrize("workers", [(), ("-n", "2")], ids=["alone", "xdist"])
-def test_clients_that_read_no_variable_are_recorded_and_replayed(stage: Stage, workers: tuple[str, ...]) -> None:
-    write_agent(stage)
+def test_clients_that_read_no_variable_are_recorded_and_replayed(
+    suite: SuiteDirectory, workers: tuple[str, ...]
+) -> None:
+    write_agent(suite)
     flags = "--block-network", "--isolation=require", *workers
     plugins = ("xdist",) if workers else ()
-    ran = stage.pytest("--record-mode=once", *flags, plugins=plugins)
+    ran = suite.pytest("--record-mode=once", *flags, plugins=plugins)
     assert ran.counts == {"passed": 2}, ran.out
-    assert sorted(stage.upstream_requests) == [f"GET /v2/tickets?client={name}" for name in ("aiohttp", "curl")]
-    stage.upstream_requests.clear()
+    assert sorted(suite.upstream_requests) == [f"GET /v2/tickets?client={name}" for name in ("aiohttp", "curl")]
+    suite.upstream_requests.clear()
     if not workers:
-        ran = stage.pytest(*flags)
+        ran = suite.pytest(*flags)
         assert ran.counts == {"passed": 2}, ran.out
-        assert not stage.upstream_requests
+        assert not suite.upstream_requests
 
 
 REFUSED = """
@@ -90,19 +92,19 @@ def test_datagrams():
 """
 
 
-def test_what_may_not_leave_is_refused_and_named(stage: Stage) -> None:
-    write_agent(stage)
-    stage.write("test_refused.py", "import pytest\n@pytest.mark.playhead\ndef test_swallowed(): pass\n")
-    assert stage.pytest("--record-mode=once", "test_refused.py").code == 0
-    stage.write("test_refused.py", REFUSED.replace("CURL", repr(shutil.which("curl"))))
-    ran = stage.pytest("--block-network", "--isolation=require", "test_refused.py")
+def test_what_may_not_leave_is_refused_and_named(suite: SuiteDirectory) -> None:
+    write_agent(suite)
+    suite.write("test_refused.py", "import pytest\n@pytest.mark.playhead\ndef test_swallowed(): pass\n")
+    assert suite.pytest("--record-mode=once", "test_refused.py").code == 0
+    suite.write("test_refused.py", REFUSED.replace("CURL", repr(shutil.which("curl"))))
+    ran = suite.pytest("--block-network", "--isolation=require", "test_refused.py")
     assert ran.counts == {"failed": 3, "passed": 1}, ran.out
     assert "GET https://api.elsewhere.example/a: --block-network is set, and this test has no recording" in ran
     assert "a connection to 198.51.100.6:5432" in ran
     assert "a connection to 198.51.100.7:5432" in ran
     assert "the test passed, but Playhead failed it" in ran
     assert "playhead: refused: udp 198.51.100.8:123" in ran
-    assert not stage.upstream_requests
+    assert not suite.upstream_requests
 
 
 class Greeting(socketserver.BaseRequestHandler):
@@ -142,32 +144,32 @@ def test_fails():
 """
 
 
-def test_a_suite_is_as_it_was_but_for_its_network(stage: Stage) -> None:
-    (stage.directory / "tests").mkdir()
+def test_a_suite_is_as_it_was_but_for_its_network(suite: SuiteDirectory) -> None:
+    (suite.directory / "tests").mkdir()
     with service() as port:
-        stage.write("test_local.py", LOCAL.replace("PORT", str(port)))
-        ran = stage.pytest("--block-network", "--isolation=require", "--rootdir", "..", "test_local.py")
+        suite.write("test_local.py", LOCAL.replace("PORT", str(port)))
+        ran = suite.pytest("--block-network", "--isolation=require", "--rootdir", "..", "test_local.py")
     assert ran.counts == {"failed": 1, "passed": 3}, ran.out
     assert ran.code == 1
     assert "said by a test" in ran
 
 
-def test_where_it_cannot_be_it_is_said(stage: Stage, tmp_path_factory: pytest.TempPathFactory) -> None:
-    stage.write("test_quiet.py", "def test_quiet(): pass\n")
+def test_where_it_cannot_be_it_is_said(suite: SuiteDirectory, tmp_path_factory: pytest.TempPathFactory) -> None:
+    suite.write("test_quiet.py", "def test_quiet(): pass\n")
     # As in a container: no namespace may be created by this pytest and its children.
     limited = tmp_path_factory.mktemp("bin") / "playhead"
     limited.write_text(f"""#!/bin/sh
-exec unshare -Ur sh -c 'echo 0 > /proc/sys/user/max_net_namespaces && exec {stage.playhead} "$@"' sh "$@"
+exec unshare -Ur sh -c 'echo 0 > /proc/sys/user/max_net_namespaces && exec {suite.playhead} "$@"' sh "$@"
 """)
     limited.chmod(0o755)
     if not shutil.which("unshare"):
         pytest.skip("unshare is not installed here")
-    ran = stage.pytest("--block-network", PLAYHEAD_COMMAND=str(limited))
+    ran = suite.pytest("--block-network", PLAYHEAD_COMMAND=str(limited))
     assert ran.counts == {"passed": 1}, ran.out
     assert "playhead: not isolated: entering namespaces of its own failed" in ran
-    ran = stage.pytest("--block-network", "--isolation=require", PLAYHEAD_COMMAND=str(limited))
+    ran = suite.pytest("--block-network", "--isolation=require", PLAYHEAD_COMMAND=str(limited))
     assert ran.code == 4, ran.out
     assert "pytest cannot be isolated here: entering namespaces of its own failed" in ran
-    ran = stage.pytest("--block-network", "-n", "1", plugins=("xdist",), PLAYHEAD_COMMAND=str(limited))
+    ran = suite.pytest("--block-network", "-n", "1", plugins=("xdist",), PLAYHEAD_COMMAND=str(limited))
     assert "not isolated: entering namespaces of its own failed" in ran
     assert ran.code == 0, ran.out

@@ -5,7 +5,7 @@ from dataclasses import replace
 
 import pytest
 
-from tests.clients.stage import Stage
+from tests.clients.suite_directory import SuiteDirectory
 
 AGENT = """
 import pytest, requests
@@ -33,9 +33,9 @@ def engine(request: pytest.FixtureRequest) -> str:
 
 
 @pytest.fixture
-def suite(stage: Stage) -> Stage:
-    stage.write("test_agent.py", AGENT)
-    return stage
+def agent_suite(suite: SuiteDirectory) -> SuiteDirectory:
+    suite.write("test_agent.py", AGENT)
+    return suite
 
 
 MADE: list[bytes] = []
@@ -43,29 +43,29 @@ MADE: list[bytes] = []
 
 
 @pytest.fixture
-def recorded_suite(suite: Stage) -> Stage:
+def recorded_suite(agent_suite: SuiteDirectory) -> SuiteDirectory:
     if MADE:
-        suite.write(FILE, MADE[0].decode())
-        return suite
-    ran = suite.pytest("--record-mode=once")
+        agent_suite.write(FILE, MADE[0].decode())
+        return agent_suite
+    ran = agent_suite.pytest("--record-mode=once")
     assert ran.counts == {"passed": 1}, ran.out
-    MADE.append((suite.directory / FILE).read_bytes())
-    suite.upstream_requests.clear()
-    return suite
+    MADE.append((agent_suite.directory / FILE).read_bytes())
+    agent_suite.upstream_requests.clear()
+    return agent_suite
 
 
-def test_a_test_is_recorded_once_and_answered_from_then_on(suite: Stage) -> None:
-    ran = suite.pytest("--record-mode=once")
+def test_a_test_is_recorded_once_and_answered_from_then_on(agent_suite: SuiteDirectory) -> None:
+    ran = agent_suite.pytest("--record-mode=once")
     assert ran.counts == {"passed": 1}, ran.out
     assert f"{FILE} holds 2 calls, recorded just now" in ran
-    assert [each["request"]["method"] for each in suite.recording(FILE)] == ["POST", "GET"]
-    assert len(suite.upstream_requests) == 2
-    again = suite.pytest("--record-mode=once")
+    assert [each["request"]["method"] for each in agent_suite.recording(FILE)] == ["POST", "GET"]
+    assert len(agent_suite.upstream_requests) == 2
+    again = agent_suite.pytest("--record-mode=once")
     assert again.counts == {"passed": 1}, again.out
-    assert len(suite.upstream_requests) == 2
+    assert len(agent_suite.upstream_requests) == 2
 
 
-def test_nothing_is_asked_by_default(recorded_suite: Stage) -> None:
+def test_nothing_is_asked_by_default(recorded_suite: SuiteDirectory) -> None:
     recorded_suite.server.shutdown()
     recorded_suite.server.server_close()
     assert (ran := recorded_suite.pytest("-s")).counts == {"passed": 1}, ran.out
@@ -93,21 +93,21 @@ def test_mistyped(): pass
 """
 
 
-def test_without_a_recording_a_test_fails_with_the_command_that_makes_it(suite: Stage) -> None:
-    suite.write("test_others.py", OTHERS)
-    below = replace(suite, directory=suite.directory / "below")
+def test_without_a_recording_a_test_fails_with_the_command_that_makes_it(agent_suite: SuiteDirectory) -> None:
+    agent_suite.write("test_others.py", OTHERS)
+    below = replace(agent_suite, directory=agent_suite.directory / "below")
     below.directory.mkdir()
     ran = below.pytest("--rootdir", "..", "..")
     assert ran.counts == {"error": 2, "skipped": 2, "xfailed": 1}, ran.out
-    assert f"there is no recording {suite.directory / FILE}" in ran
-    agent = f"{suite.directory / 'test_agent.py'}::test_the_agent_looks_first"
+    assert f"there is no recording {agent_suite.directory / FILE}" in ran
+    agent = f"{agent_suite.directory / 'test_agent.py'}::test_the_agent_looks_first"
     assert f"record it: pytest {agent} --record-mode=once" in ran
     assert "its mark got an unexpected keyword argument 'fiel'; it is playhead(file, " in ran
     assert "Traceback" not in ran
-    assert not suite.upstream_requests
+    assert not agent_suite.upstream_requests
 
 
-def test_a_miss_fails_the_test_and_says_what_differs(recorded_suite: Stage) -> None:
+def test_a_miss_fails_the_test_and_says_what_differs(recorded_suite: SuiteDirectory) -> None:
     recorded_suite.write("test_agent.py", AGENT.replace("any refunds?", "any parcels?"))
     ran = recorded_suite.pytest()
     assert ran.counts == {"failed": 1}, ran.out
@@ -119,7 +119,7 @@ def test_a_miss_fails_the_test_and_says_what_differs(recorded_suite: Stage) -> N
     assert not recorded_suite.upstream_requests
 
 
-def test_a_miss_that_the_test_swallows_fails_it_all_the_same(recorded_suite: Stage) -> None:
+def test_a_miss_that_the_test_swallows_fails_it_all_the_same(recorded_suite: SuiteDirectory) -> None:
     swallowed = AGENT.replace("any refunds?", "any parcels?").replace(
         "    message, asked = agent()", "    try:\n        agent()\n    except Exception:\n        return"
     )
@@ -130,7 +130,7 @@ def test_a_miss_that_the_test_swallows_fails_it_all_the_same(recorded_suite: Sta
     assert "/body/messages/0/content" in ran
 
 
-def test_an_unused_recording_fails_the_test_unless_it_may_be(recorded_suite: Stage) -> None:
+def test_an_unused_recording_fails_the_test_unless_it_may_be(recorded_suite: SuiteDirectory) -> None:
     shorter = AGENT.replace("    found = requests", "    return said['message'], 0\n    found = requests")
     recorded_suite.write("test_agent.py", shorter)
     ran = recorded_suite.pytest()
@@ -141,7 +141,7 @@ def test_an_unused_recording_fails_the_test_unless_it_may_be(recorded_suite: Sta
     assert recorded_suite.pytest().counts == {"passed": 1}
 
 
-def test_new_episodes_records_only_what_is_missing(recorded_suite: Stage, engine: str) -> None:
+def test_new_episodes_records_only_what_is_missing(recorded_suite: SuiteDirectory, engine: str) -> None:
     config = recorded_suite.directory / "playhead.toml"
     config.write_text(f'engine = "{engine}"\n{config.read_text()}')
     first = recorded_suite.recording(FILE)
@@ -158,7 +158,7 @@ def test_new_episodes_records_only_what_is_missing(recorded_suite: Stage, engine
     assert len(recorded_suite.upstream_requests) == 3
 
 
-def test_all_records_anew_and_keeps_the_old_one_where_the_test_fails(recorded_suite: Stage) -> None:
+def test_all_records_anew_and_keeps_the_old_one_where_the_test_fails(recorded_suite: SuiteDirectory) -> None:
     before = (recorded_suite.directory / FILE).read_bytes()
     recorded_suite.write("test_agent.py", AGENT.replace('== "search_tickets"', '== "delete_tickets"'))
     ran = recorded_suite.pytest("--record-mode=all")
@@ -169,7 +169,7 @@ def test_all_records_anew_and_keeps_the_old_one_where_the_test_fails(recorded_su
     assert (recorded_suite.directory / FILE).read_bytes() != before
 
 
-def test_a_failed_answer_never_takes_the_place_of_a_good_one(recorded_suite: Stage) -> None:
+def test_a_failed_answer_never_takes_the_place_of_a_good_one(recorded_suite: SuiteDirectory) -> None:
     before = (recorded_suite.directory / FILE).read_bytes()
     failing = AGENT.replace("/v2/tickets", "/status/503").replace(".json()\n", '.json() and {"asked": 0}\n')
     recorded_suite.write("test_agent.py", failing)
@@ -195,23 +195,23 @@ def test_one_of_many():
 
 
 @pytest.mark.parametrize("is_there", [False, True])
-def test_sessions_at_once_lose_nothing_of_a_recording(stage: Stage, is_there: bool) -> None:
-    stage.write("test_shared.py", SHARED)
+def test_sessions_at_once_lose_nothing_of_a_recording(suite: SuiteDirectory, is_there: bool) -> None:
+    suite.write("test_shared.py", SHARED)
     if is_there:
-        assert stage.pytest("--record-mode=once", ASKED="first").counts == {"passed": 1}
+        assert suite.pytest("--record-mode=once", ASKED="first").counts == {"passed": 1}
     with ThreadPoolExecutor() as threads:
         sessions = [
-            threads.submit(stage.pytest, "--record-mode=new_episodes", ASKED=asked)
+            threads.submit(suite.pytest, "--record-mode=new_episodes", ASKED=asked)
             for asked in ("one", "other", "third")
         ]
     for session in sessions:
         assert session.result().counts == {"passed": 1}, session.result().out
-    asked = {each["request"]["url"].rpartition("/")[2] for each in stage.recording("recordings/shared.jsonl")}
+    asked = {each["request"]["url"].rpartition("/")[2] for each in suite.recording("recordings/shared.jsonl")}
     assert asked == {"one", "other", "third"} | ({"first"} if is_there else set())
-    assert [path.name for path in (stage.directory / "recordings").iterdir()] == ["shared.jsonl"]
+    assert [path.name for path in (suite.directory / "recordings").iterdir()] == ["shared.jsonl"]
 
 
-def test_rewrite_lets_the_old_one_go_first(recorded_suite: Stage) -> None:
+def test_rewrite_lets_the_old_one_go_first(recorded_suite: SuiteDirectory) -> None:
     recorded_suite.write("test_agent.py", AGENT.replace('== "search_tickets"', '== "delete_tickets"'))
     assert recorded_suite.pytest("--record-mode=rewrite").counts == {"failed": 1}
     assert not (recorded_suite.directory / FILE).exists()
@@ -220,17 +220,17 @@ def test_rewrite_lets_the_old_one_go_first(recorded_suite: Stage) -> None:
     assert recorded_suite.pytest().counts == {"passed": 1}
 
 
-def test_the_ini_file_may_say_the_mode(suite: Stage) -> None:
-    suite.write("pytest.ini", "[pytest]\nplayhead_record_mode = once\n")
-    assert suite.pytest().counts == {"passed": 1}
-    assert (suite.directory / FILE).exists()
+def test_the_ini_file_may_say_the_mode(agent_suite: SuiteDirectory) -> None:
+    agent_suite.write("pytest.ini", "[pytest]\nplayhead_record_mode = once\n")
+    assert agent_suite.pytest().counts == {"passed": 1}
+    assert (agent_suite.directory / FILE).exists()
 
 
-def test_disabled_it_is_not_there(suite: Stage) -> None:
-    suite.write(
+def test_disabled_it_is_not_there(agent_suite: SuiteDirectory) -> None:
+    agent_suite.write(
         "test_plain.py",
         'import os, pytest\n@pytest.mark.playhead\ndef test_it():\n    assert "HTTPS_PROXY" not in os.environ\n',
     )
-    ran = suite.pytest("--disable-recording", "test_plain.py")
+    ran = agent_suite.pytest("--disable-recording", "test_plain.py")
     assert ran.counts == {"passed": 1}, ran.out
-    assert not (suite.directory / "recordings").exists()
+    assert not (agent_suite.directory / "recordings").exists()

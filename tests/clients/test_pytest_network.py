@@ -2,7 +2,7 @@
 
 import pytest
 
-from tests.clients.stage import Stage
+from tests.clients.suite_directory import SuiteDirectory
 
 pytestmark = pytest.mark.slow
 
@@ -20,34 +20,34 @@ def test_it():
 """
 
 
-def record_suite(stage: Stage, name: str, content: str) -> None:
+def record_suite(suite: SuiteDirectory, name: str, content: str) -> None:
     """A suite with a recording for each of its tests, made while no client bypasses the proxy."""
-    stage.write(name, content)
-    ran = stage.pytest("--record-mode=once", name)
+    suite.write(name, content)
+    ran = suite.pytest("--record-mode=once", name)
     assert ran.code == 0, ran.out
-    stage.upstream_requests.clear()
+    suite.upstream_requests.clear()
 
 
-def test_a_client_that_goes_past_the_proxy_is_refused_with_the_likely_reasons(stage: Stage) -> None:
-    record_suite(stage, "test_past.py", PAST_THE_PROXY.format(body="pass"))
-    stage.write("test_past.py", PAST_THE_PROXY.format(body="ask()"))
-    ran = stage.pytest()
+def test_a_client_that_goes_past_the_proxy_is_refused_with_the_likely_reasons(suite: SuiteDirectory) -> None:
+    record_suite(suite, "test_past.py", PAST_THE_PROXY.format(body="pass"))
+    suite.write("test_past.py", PAST_THE_PROXY.format(body="ask()"))
+    ran = suite.pytest()
     assert ran.counts == {"failed": 1}, ran.out
     assert "NetworkBlocked: a connection to api.openai.com:443 was refused" in ran
     assert "does not obey HTTPS_PROXY" in ran
     assert "playhead = true" in ran
 
 
-def test_so_it_is_where_the_test_swallows_it(stage: Stage) -> None:
-    record_suite(stage, "test_past.py", PAST_THE_PROXY.format(body="pass"))
+def test_so_it_is_where_the_test_swallows_it(suite: SuiteDirectory) -> None:
+    record_suite(suite, "test_past.py", PAST_THE_PROXY.format(body="pass"))
     body = "try:\n        ask()\n    except Exception:\n        pass"
-    stage.write("test_past.py", PAST_THE_PROXY.format(body=body))
-    ran = stage.pytest()
+    suite.write("test_past.py", PAST_THE_PROXY.format(body=body))
+    ran = suite.pytest()
     assert ran.counts == {"failed": 1}, ran.out
     assert "the test passed, but Playhead failed it: a connection to api.openai.com:443 was refused" in ran
 
 
-def test_addresses_are_refused_like_names_and_this_machine_is_not(stage: Stage) -> None:
+def test_addresses_are_refused_like_names_and_this_machine_is_not(suite: SuiteDirectory) -> None:
     content = """
     import asyncio, socket, threading
     import pytest
@@ -69,24 +69,24 @@ def test_addresses_are_refused_like_names_and_this_machine_is_not(stage: Stage) 
             asyncio.run(asyncio.wait_for(asyncio.open_connection("192.0.2.1", 80), 5))
         pytest.skip("it was refused")
     """
-    stage.write("test_sockets.py", content)
-    recorded_nothing(stage, "test_sockets", ["test_here", "test_there", "test_there_from_a_loop"])
-    ran = stage.pytest()
+    suite.write("test_sockets.py", content)
+    recorded_nothing(suite, "test_sockets", ["test_here", "test_there", "test_there_from_a_loop"])
+    ran = suite.pytest()
     assert ran.counts == {"passed": 1, "skipped": 2}, ran.out
 
 
-def recorded_nothing(stage: Stage, module: str, tests: list[str]) -> None:
+def recorded_nothing(suite: SuiteDirectory, module: str, tests: list[str]) -> None:
     """Recordings of tests that send no requests."""
-    stage.write(
+    suite.write(
         f"quiet/{module}.py",
         "import pytest\n" + "".join(f"@pytest.mark.playhead\ndef {one}(): pass\n" for one in tests),
     )
-    assert stage.pytest("--record-mode=all", f"quiet/{module}.py").code == 0
-    (stage.directory / "recordings" / module).mkdir(parents=True)
+    assert suite.pytest("--record-mode=all", f"quiet/{module}.py").code == 0
+    (suite.directory / "recordings" / module).mkdir(parents=True)
     for one in tests:
-        made = stage.directory / "quiet" / "recordings" / module / f"{one}.jsonl"
-        made.replace(stage.directory / "recordings" / module / f"{one}.jsonl")
-    (stage.directory / "quiet" / f"{module}.py").unlink()
+        made = suite.directory / "quiet" / "recordings" / module / f"{one}.jsonl"
+        made.replace(suite.directory / "recordings" / module / f"{one}.jsonl")
+    (suite.directory / "quiet" / f"{module}.py").unlink()
 
 
 UNMARKED = """
@@ -104,42 +104,42 @@ def test_marked(): pass
 """
 
 
-def test_an_unmarked_test_is_left_alone(stage: Stage) -> None:
-    stage.write("test_a_marked.py", MARKED)
-    stage.write("test_unmarked.py", UNMARKED)
-    ran = stage.pytest("--record-mode=once")
+def test_an_unmarked_test_is_left_alone(suite: SuiteDirectory) -> None:
+    suite.write("test_a_marked.py", MARKED)
+    suite.write("test_unmarked.py", UNMARKED)
+    ran = suite.pytest("--record-mode=once")
     assert ran.counts == {"passed": 2}, ran.out
-    assert len(stage.upstream_requests) == 1
-    assert [path.name for path in stage.directory.rglob("*.jsonl")] == ["test_marked.jsonl"]
+    assert len(suite.upstream_requests) == 1
+    assert [path.name for path in suite.directory.rglob("*.jsonl")] == ["test_marked.jsonl"]
 
 
-def test_block_network_is_for_unmarked_tests_too(stage: Stage) -> None:
-    stage.write("test_unmarked.py", UNMARKED)
-    ran = stage.pytest("--block-network")
+def test_block_network_is_for_unmarked_tests_too(suite: SuiteDirectory) -> None:
+    suite.write("test_unmarked.py", UNMARKED)
+    ran = suite.pytest("--block-network")
     assert ran.counts == {"failed": 1}, ran.out
     assert "https://tickets.example.com/v2/tickets was refused: --block-network is set" in ran
-    assert not stage.upstream_requests
+    assert not suite.upstream_requests
 
 
 @pytest.mark.parametrize("allowed", ["tickets.example.com", "other.example,*.example.com"])
-def test_allowed_hosts_open_it_by_name(stage: Stage, allowed: str) -> None:
-    stage.write("test_unmarked.py", UNMARKED)
-    assert (ran := stage.pytest("--block-network", f"--allowed-hosts={allowed}")).counts == {"passed": 1}, ran.out
-    assert len(stage.upstream_requests) == 1
+def test_allowed_hosts_open_it_by_name(suite: SuiteDirectory, allowed: str) -> None:
+    suite.write("test_unmarked.py", UNMARKED)
+    assert (ran := suite.pytest("--block-network", f"--allowed-hosts={allowed}")).counts == {"passed": 1}, ran.out
+    assert len(suite.upstream_requests) == 1
 
 
-def test_an_allowed_host_of_a_marked_test_is_asked_and_not_recorded(stage: Stage) -> None:
+def test_an_allowed_host_of_a_marked_test_is_asked_and_not_recorded(suite: SuiteDirectory) -> None:
     content = UNMARKED.replace(
         "def test", 'import pytest\n@pytest.mark.playhead(allowed_hosts=["tickets.*"])\ndef test'
     )
-    record_suite(stage, "test_allowed.py", content)
-    ran = stage.pytest()
+    record_suite(suite, "test_allowed.py", content)
+    ran = suite.pytest()
     assert ran.counts == {"passed": 1}, ran.out
-    assert len(stage.upstream_requests) == 1
-    assert stage.recording("recordings/test_allowed/test_somebody_is_asked.jsonl") == []
+    assert len(suite.upstream_requests) == 1
+    assert suite.recording("recordings/test_allowed/test_somebody_is_asked.jsonl") == []
 
 
-def test_a_fixture_of_a_wider_scope_may_not_ask_for_one_of_its_tests(stage: Stage) -> None:
+def test_a_fixture_of_a_wider_scope_may_not_ask_for_one_of_its_tests(suite: SuiteDirectory) -> None:
     content = """
     import pytest, requests
 
@@ -151,16 +151,16 @@ def test_a_fixture_of_a_wider_scope_may_not_ask_for_one_of_its_tests(stage: Stag
     @pytest.mark.playhead
     def test_it(tickets): pass
     """
-    stage.write("test_wide.py", content)
-    ran = stage.pytest("--record-mode=once")
+    suite.write("test_wide.py", content)
+    ran = suite.pytest("--record-mode=once")
     assert ran.counts == {"error": 1}, ran.out
     assert ran.out.count("\nrefused:\n  GET https://tickets.example.com/v2/tickets: it was sent while no test") == 1
-    stage.write("test_wide.py", content.replace("    assert answer.status_code == 200, answer.text\n", ""))
+    suite.write("test_wide.py", content.replace("    assert answer.status_code == 200, answer.text\n", ""))
     for mode in ("once", "new_episodes"):
-        ran = stage.pytest(f"--record-mode={mode}")
+        ran = suite.pytest(f"--record-mode={mode}")
         assert ran.counts == {"failed": 1}, ran.out
         assert "refused:\n  GET https://tickets.example.com/v2/tickets: it was sent while no test was running" in ran
-    assert not stage.upstream_requests
+    assert not suite.upstream_requests
 
 
 CLEANING = """
@@ -180,28 +180,28 @@ def test_it(ticket):
 """
 
 
-def test_a_fixture_that_cleans_up_is_part_of_its_test(stage: Stage) -> None:
-    record_suite(stage, "test_clean.py", CLEANING)
-    assert len(stage.recording("recordings/test_clean/test_it.jsonl")) == 2
-    assert (ran := stage.pytest()).counts == {"passed": 1}, ran.out
-    assert not stage.upstream_requests
-    stage.write("test_clean.py", CLEANING.replace('    post("/v2/tickets/delete")\n', ""))
-    ran = stage.pytest()
+def test_a_fixture_that_cleans_up_is_part_of_its_test(suite: SuiteDirectory) -> None:
+    record_suite(suite, "test_clean.py", CLEANING)
+    assert len(suite.recording("recordings/test_clean/test_it.jsonl")) == 2
+    assert (ran := suite.pytest()).counts == {"passed": 1}, ran.out
+    assert not suite.upstream_requests
+    suite.write("test_clean.py", CLEANING.replace('    post("/v2/tickets/delete")\n', ""))
+    ran = suite.pytest()
     assert ran.counts == {"passed": 1, "error": 1}, ran.out
     assert "unused: 1 recorded call" in ran
 
 
-def test_without_playhead_it_says_where_to_find_it(stage: Stage) -> None:
-    stage.write("test_marked.py", MARKED)
-    ran = stage.pytest("--record-mode=once", PLAYHEAD_COMMAND="no-such-playhead")
+def test_without_playhead_it_says_where_to_find_it(suite: SuiteDirectory) -> None:
+    suite.write("test_marked.py", MARKED)
+    ran = suite.pytest("--record-mode=once", PLAYHEAD_COMMAND="no-such-playhead")
     assert ran.code == pytest.ExitCode.USAGE_ERROR
     assert "cannot start `no-such-playhead fixtures`" in ran
     assert "--playhead-command or PLAYHEAD_COMMAND" in ran
 
 
-def test_a_configuration_that_is_wrong_is_told_in_its_own_words(stage: Stage) -> None:
-    stage.write("test_marked.py", MARKED)
-    stage.write("playhead.toml", "nonsense = 1\n")
-    ran = stage.pytest("--record-mode=once")
+def test_a_wrong_configuration_is_reported_in_its_own_words(suite: SuiteDirectory) -> None:
+    suite.write("test_marked.py", MARKED)
+    suite.write("playhead.toml", "nonsense = 1\n")
+    ran = suite.pytest("--record-mode=once")
     assert ran.code == pytest.ExitCode.USAGE_ERROR
     assert "setting nonsense" in ran

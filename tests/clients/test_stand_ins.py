@@ -8,7 +8,7 @@ import pytest
 
 from proxy.errors import Failure
 from proxy.fixtures.prompt_text import PromptText, last_message_text, prompt_text, read_condition
-from tests.clients.stage import Stage
+from tests.clients.suite_directory import SuiteDirectory
 from tests.frameworks.environments import MISTRAL, python
 
 SDKS = Path(__file__).with_name("programs") / "stand_in_sdks.py"
@@ -25,26 +25,26 @@ def ask(text, model="gpt-5", url=CHAT, **more):
         return said.status_code
     return said.json()["choices"][0]["message"]["content"] if "completions" in url else said.json()
 
-standing_in = pytest.mark.playhead(recording=False)
+without_recording = pytest.mark.playhead(recording=False)
 """
 
 
 @pytest.mark.slow
 @pytest.mark.timeout(300)
-def test_official_sdks_read_the_answers(stage: Stage) -> None:
-    stage.write("test_sdks.py", SDKS.read_text())
+def test_official_sdks_read_the_answers(suite: SuiteDirectory) -> None:
+    suite.write("test_sdks.py", SDKS.read_text())
     # While all SDKs are imported, the collector would look again and again at what stays.
-    stage.write("conftest.py", "import gc\ngc.disable()\n")
-    ran = stage.pytest("-q", AWS_ACCESS_KEY_ID="none", AWS_SECRET_ACCESS_KEY="none")
+    suite.write("conftest.py", "import gc\ngc.disable()\n")
+    ran = suite.pytest("-q", AWS_ACCESS_KEY_ID="none", AWS_SECRET_ACCESS_KEY="none")
     assert ran.code == 0, ran.out
     assert ran.counts["passed"] > 100
-    assert not stage.upstream_requests
+    assert not suite.upstream_requests
 
 
 @pytest.mark.slow
-def test_mistral_s_sdk_reads_them_in_an_environment_of_its_own(stage: Stage) -> None:
+def test_mistral_s_sdk_reads_them_in_an_environment_of_its_own(suite: SuiteDirectory) -> None:
     interpreter = python(*MISTRAL)
-    stage.write(
+    suite.write(
         "test_mistral.py",
         """
         import json
@@ -99,18 +99,18 @@ def test_mistral_s_sdk_reads_them_in_an_environment_of_its_own(stage: Stage) -> 
     )
     command = [str(interpreter), "-m", "pytest", "-q", "-p", "pytest_playhead", "-p", "no:cacheprovider"]
     # What is imported here alone would be compiled each time.
-    environment = stage.environment(PYTHONDONTWRITEBYTECODE="", PLAYHEAD_COMMAND=stage.forked_playhead)
-    ran = subprocess.run(command, cwd=stage.directory, env=environment, capture_output=True, text=True, check=False)
+    environment = suite.environment(PYTHONDONTWRITEBYTECODE="", PLAYHEAD_COMMAND=suite.forked_playhead)
+    ran = subprocess.run(command, cwd=suite.directory, env=environment, capture_output=True, text=True, check=False)
     assert ran.returncode == 0, ran.stdout + ran.stderr
     assert "9 passed" in ran.stdout
 
 
-def test_answers_come_in_their_order_or_by_what_they_expect(stage: Stage) -> None:
-    stage.write(
+def test_answers_come_in_their_order_or_by_what_they_expect(suite: SuiteDirectory) -> None:
+    suite.write(
         "test_order.py",
         ASKING
         + """
-@standing_in
+@without_recording
 def test_in_order(playhead_run):
     for text in ("one", "two"):
         playhead.answer(text=text)
@@ -118,7 +118,7 @@ def test_in_order(playhead_run):
     assert playhead_run.calls.path == ["gpt-5", "gpt-5"]
     assert playhead_run.tokens.output == 2
 
-@standing_in
+@without_recording
 def test_by_what_they_expect():
     playhead.answer(text="large", model="gpt-5*")
     playhead.answer(text="note", prompt={"contains": "note", "lacks": "draft"}, times=2)
@@ -133,7 +133,7 @@ def test_by_what_they_expect():
     assert ask("a note", model="small") == "note"
     assert ask("a note", model="gpt-5-mini") == "large"
 
-@standing_in
+@without_recording
 def test_a_conversation_by_its_last_message():
     playhead.answer(text="second", last_message="then?")
     playhead.answer(text="first", last_message="now?")
@@ -145,18 +145,18 @@ def test_a_conversation_by_its_last_message():
 def expected_answer():
     playhead.answer(text="from a fixture")
 
-@standing_in
+@without_recording
 def test_a_fixture_gives_them(expected_answer):
     assert ask("a") == "from a fixture"
 
-@standing_in
+@without_recording
 def test_in_a_block_of_a_run():
     playhead.answer(tool_calls=[{"name": "search", "arguments": {"q": 1}}])
     with playhead.run("any") as run:
         assert ask("a") is None
     assert run.calls.tool("search").arguments == {"q": 1}
 
-@standing_in
+@without_recording
 def test_a_delay_and_a_pace():
     playhead.answer(text="late", delay=0.4)
     playhead.answer(text="slow", pace=0.1)
@@ -169,7 +169,7 @@ def test_a_delay_and_a_pace():
     assert time.monotonic() - started >= 0.1 * len(lines)
     assert lines[-1] == b"data: [DONE]"
 
-@standing_in
+@without_recording
 def test_broken_answers():
     playhead.answer(text="x" * 999, error="cut")
     playhead.answer(text="x", error="malformed")
@@ -192,38 +192,38 @@ def test_one_that_is_not_needed():
     playhead.answer(text="never")
 """,
     )
-    ran = stage.pytest("-q", "--record-mode=all")
+    ran = suite.pytest("-q", "--record-mode=all")
     assert ran.counts == {"passed": 8}, ran.out
-    assert not stage.upstream_requests
-    assert not (stage.directory / "recordings").exists()
+    assert not suite.upstream_requests
+    assert not (suite.directory / "recordings").exists()
 
 
-def test_what_nobody_expects_is_missed_and_what_nobody_asks_for_is_named(stage: Stage) -> None:
-    stage.write(
+def test_what_nobody_expects_is_missed_and_what_nobody_asks_for_is_named(suite: SuiteDirectory) -> None:
+    suite.write(
         "test_wrong.py",
         ASKING
         + """
-@standing_in
+@without_recording
 def test_unexpected():
     playhead.answer(text="a", model="claude-*")
     playhead.answer(text="b", prompt={"contains": "refund", "lacks": "x"})
     assert ask("parcel") == 424
 
-@standing_in
+@without_recording
 def test_too_many():
     playhead.answer(text="a")
     ask("a"), ask("b")
 
-@standing_in
+@without_recording
 def test_none_given():
     ask("a")
 
-@standing_in
+@without_recording
 def test_no_form():
     playhead.answer(text="a")
     ask("x", url="https://api.openai.com/v1/embeddings")
 
-@standing_in
+@without_recording
 def test_no_calls_in_a_completion():
     playhead.answer(tool_calls=[{"name": "f"}])
     ask("x", url="https://api.openai.com/v1/completions")
@@ -233,7 +233,7 @@ def test_no_calls_in_a_completion():
     {"text": "a", "prompt": {"matches": "("}}, {"text": "a", "prompt": {}}, {"text": "a", "delay": -1},
     {"tool_calls": [{"arguments": {}}]}, {"body": 1, "status": 99}, {"body": 1, "headers": {"a b": "c"}},
 ])
-@standing_in
+@without_recording
 def test_invalid(wrong):
     playhead.answer(**wrong)
 
@@ -245,7 +245,7 @@ def test_unmarked():
     playhead.answer(text="a")
 """,
     )
-    ran = stage.pytest()
+    ran = suite.pytest()
     assert ran.counts == {"failed": 18, "error": 1}, ran.out
     for words in (
         "0 answered, 1 missed, 2 unused; the test gives 2 answers",
@@ -268,15 +268,15 @@ def test_unmarked():
         "prompt has an invalid regular expression '('",
     ):
         assert words in ran, f"{words}\n\n{ran.out[-9000:]}"
-    assert not stage.upstream_requests
+    assert not suite.upstream_requests
 
 
-def test_a_test_with_a_recording_gives_no_answers(stage: Stage) -> None:
-    stage.write("test_both.py", ASKING + "@pytest.mark.playhead\ndef test_it():\n    playhead.answer(text='a')\n")
-    ran = stage.pytest("--record-mode=once")
+def test_a_test_with_a_recording_gives_no_answers(suite: SuiteDirectory) -> None:
+    suite.write("test_both.py", ASKING + "@pytest.mark.playhead\ndef test_it():\n    playhead.answer(text='a')\n")
+    ran = suite.pytest("--record-mode=once")
     assert ran.counts == {"failed": 1}
     assert "this test is answered from its recording: to give its answers yourself" in ran
-    ran = stage.pytest()
+    ran = suite.pytest()
     assert "or give its answers in the test: @pytest.mark.playhead(recording=False), docs/pytest.md" in ran
 
 

@@ -12,7 +12,7 @@ import pytest
 from playhead.calls import read_calls, value_shape
 from playhead.rest import fetch_calls
 
-from tests.clients.stage import PLAYHEAD, Stage
+from tests.clients.suite_directory import PLAYHEAD, SuiteDirectory
 from tests.support.service import running
 
 
@@ -126,10 +126,10 @@ def test_a_shape_has_types_for_values(value: Any, expected: Any) -> None:
     assert value_shape(value) == expected
 
 
-def test_a_test_asks_its_own_run_recorded_and_replayed(stage: Stage, monkeypatch: pytest.MonkeyPatch) -> None:
-    stage.write("checks.toml", '[[rule]]\nkind = "tools"\ntools = ["search_tickets", "add_note"]\n')
-    stage.write("wrong.toml", '[[rule]]\nkind = "forbid"\ntools = ["search_*"]\n')
-    stage.write(
+def test_a_test_asks_its_own_run_recorded_and_replayed(suite: SuiteDirectory, monkeypatch: pytest.MonkeyPatch) -> None:
+    suite.write("checks.toml", '[[rule]]\nkind = "tools"\ntools = ["search_tickets", "add_note"]\n')
+    suite.write("wrong.toml", '[[rule]]\nkind = "forbid"\ntools = ["search_*"]\n')
+    suite.write(
         "test_agent.py",
         """
         import openai, playhead, pytest, requests
@@ -151,25 +151,25 @@ def test_a_test_asks_its_own_run_recorded_and_replayed(stage: Stage, monkeypatch
                 playhead_run.check("wrong.toml")
         """,
     )
-    assert (ran := stage.pytest("--record-mode=once")).counts == {"passed": 1}, ran.out
-    assert (ran := stage.pytest()).counts == {"passed": 1}, ran.out
-    loaded = playhead.load(stage.directory / "recordings/test_agent/test_it.jsonl")
+    assert (ran := suite.pytest("--record-mode=once")).counts == {"passed": 1}, ran.out
+    assert (ran := suite.pytest()).counts == {"passed": 1}, ran.out
+    loaded = playhead.load(suite.directory / "recordings/test_agent/test_it.jsonl")
     assert loaded.calls.path == ["gpt-4o-mini", "GET tickets.example.com/v2/tickets"]
     assert loaded.calls.tools == ["search_tickets", "add_note"]
     assert loaded.calls[0].status == 200
     monkeypatch.setenv("PLAYHEAD_COMMAND", PLAYHEAD)
-    monkeypatch.setenv("PLAYHEAD_DATA", str(stage.directory / "data"))
-    loaded.check(stage.directory / "checks.toml")
+    monkeypatch.setenv("PLAYHEAD_DATA", str(suite.directory / "data"))
+    loaded.check(suite.directory / "checks.toml")
     with pytest.raises(
         playhead.CheckFailed, match=r"wrong.toml:1 forbid: step 1: search_tickets is forbidden by search_\*"
     ):
-        loaded.check(stage.directory / "wrong.toml")
+        loaded.check(suite.directory / "wrong.toml")
     with pytest.raises(RuntimeError, match="there is no spec"):
-        loaded.check(stage.directory / "absent.toml")
+        loaded.check(suite.directory / "absent.toml")
 
 
-def test_a_run_that_is_named_within_a_test_is_told_by_the_test(stage: Stage) -> None:
-    stage.write(
+def test_a_run_named_within_a_test_is_the_one_of_the_test(suite: SuiteDirectory) -> None:
+    suite.write(
         "test_named.py",
         """
         import playhead, pytest, requests
@@ -186,14 +186,14 @@ def test_a_run_that_is_named_within_a_test_is_told_by_the_test(stage: Stage) -> 
             assert len(playhead_run.calls) == 2
         """,
     )
-    assert (ran := stage.pytest("--record-mode=once", CI="true")).counts == {"passed": 1}, ran.out
+    assert (ran := suite.pytest("--record-mode=once", CI="true")).counts == {"passed": 1}, ran.out
     assert "playhead: CI is set, and unrecorded requests of marked tests go live (--record-mode=once)" in ran
-    assert (ran := stage.pytest()).counts == {"passed": 1}, ran.out
+    assert (ran := suite.pytest()).counts == {"passed": 1}, ran.out
     assert "go live" not in ran
 
 
-def test_new_calls_stand_where_they_were_made_among_recorded_ones(stage: Stage) -> None:
-    suite = """
+def test_new_calls_stand_where_they_were_made_among_recorded_ones(suite: SuiteDirectory) -> None:
+    module = """
         import pytest, requests
 
         def get(n):
@@ -205,17 +205,17 @@ def test_new_calls_stand_where_they_were_made_among_recorded_ones(stage: Stage) 
                 get(n)
             assert [call.path for call in playhead_run.calls] == [f"/v2/{n}" for n in NUMBERS]
         """
-    stage.write("test_order.py", suite.replace("NUMBERS", "(2, 4)"))
-    assert (ran := stage.pytest("--record-mode=once")).counts == {"passed": 1}, ran.out
-    stage.write("test_order.py", suite.replace("NUMBERS", "(1, 2, 3, 4, 5)"))
-    assert (ran := stage.pytest("--record-mode=new_episodes")).counts == {"passed": 1}, ran.out
-    assert len(stage.upstream_requests) == 5
+    suite.write("test_order.py", module.replace("NUMBERS", "(2, 4)"))
+    assert (ran := suite.pytest("--record-mode=once")).counts == {"passed": 1}, ran.out
+    suite.write("test_order.py", module.replace("NUMBERS", "(1, 2, 3, 4, 5)"))
+    assert (ran := suite.pytest("--record-mode=new_episodes")).counts == {"passed": 1}, ran.out
+    assert len(suite.upstream_requests) == 5
 
 
-def test_a_file_that_is_no_bundle_or_was_altered_is_refused(tmp_path: Path, stage: Stage) -> None:
-    stage.write("test_one.py", "import pytest\n@pytest.mark.playhead\ndef test_it(): pass\n")
-    assert stage.pytest("--record-mode=once").code == 0
-    made = stage.directory / "recordings/test_one/test_it.jsonl"
+def test_a_file_that_is_no_bundle_or_was_altered_is_refused(tmp_path: Path, suite: SuiteDirectory) -> None:
+    suite.write("test_one.py", "import pytest\n@pytest.mark.playhead\ndef test_it(): pass\n")
+    assert suite.pytest("--record-mode=once").code == 0
+    made = suite.directory / "recordings/test_one/test_it.jsonl"
     assert playhead.load(made).calls == []
     lines = made.read_bytes().splitlines(keepends=True)
     for content, words in (
@@ -241,12 +241,12 @@ print(os.environ.get("HTTPS_PROXY"), os.environ.get("PLAYHEAD_RUN"))
 """
 
 
-async def test_a_run_is_named_for_what_is_called_inside(data: Path, stage: Stage, database_url: str) -> None:
-    config = (stage.directory / "playhead.toml").read_text()
+async def test_a_run_is_named_for_what_is_called_inside(data: Path, suite: SuiteDirectory, database_url: str) -> None:
+    config = (suite.directory / "playhead.toml").read_text()
     async with running(data, "--database-url", database_url, config=config) as service:
         api = {"PLAYHEAD_API": service.api, "PLAYHEAD_COMMAND": PLAYHEAD, "PLAYHEAD_DATA": str(data)}
         words = [sys.executable, "-c", PROGRAM]
-        ran = partial(subprocess.run, words, env=stage.environment(**api), capture_output=True, text=True, check=False)
+        ran = partial(subprocess.run, words, env=suite.environment(**api), capture_output=True, text=True, check=False)
         done = await asyncio.to_thread(ran)
     assert done.returncode == 0, done.stderr
     assert done.stdout.splitlines()[-1] == "None None"

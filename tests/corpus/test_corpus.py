@@ -66,8 +66,8 @@ async def test_the_corpus_comes_back_byte_for_byte(
         again = await _ask_all(service, tapes)
         answered = await _wait_for_counter(service, 'answers_total{standing="replayed"}', len(recorded))
 
-    for told, engine in (counted, recording), (answered, replaying):
-        took = {to: told[f'playhead_proxy_connections_total{{to="{to}"}}'] for to in ("lane_http1", "mitmproxy")}
+    for result, engine in (counted, recording), (answered, replaying):
+        took = {to: result[f'playhead_proxy_connections_total{{to="{to}"}}'] for to in ("lane_http1", "mitmproxy")}
         assert [to for to, number in took.items() if number] == ["lane_http1" if engine == "lane" else engine]
     assert len(stored) == len(recorded)
     changed = [n for n, exchange in enumerate(recorded) if live[n] != _expected_response(exchange)]
@@ -92,9 +92,9 @@ async def _wait_for_counter(service: Service, counter: str, number: int) -> Mapp
         return {name: float(n) for name, _, n in (line.rpartition(" ") for line in lines if line[0] != "#")}
 
     async with asyncio.timeout(60):
-        while (told := await asyncio.to_thread(fetch))[f"playhead_proxy_{counter}"] != number:  # noqa: ASYNC110 - another process counts
+        while (result := await asyncio.to_thread(fetch))[f"playhead_proxy_{counter}"] != number:  # noqa: ASYNC110 - another process counts
             await asyncio.sleep(0.1)
-    return told
+    return result
 
 
 def _upstreams(recorded: Sequence[RecordedExchange], url: str) -> str:

@@ -16,7 +16,7 @@ from store.embedded.postgres import EmbeddedServer
 from tests.drills.agent import AgentGroup
 from tests.drills.relay import Relay, relay
 from tests.drills.up_processes import (
-    Up,
+    RunningUp,
     compare_when_sound,
     descendants,
     kill_process,
@@ -31,7 +31,7 @@ from tests.support.postgres import TEMPLATE, create, run, url
 from tests.support.service import command
 
 
-async def _away(source: Upstream, database: Relay, processes: Up) -> None:
+async def _away(source: Upstream, database: Relay, processes: RunningUp) -> None:
     """Gone for a while, and the store server dies meanwhile."""
     database.disconnect()
     await source.wait_for_requests(20)

@@ -13,7 +13,7 @@ import pytest
 
 from calls.model import Body, Chunk, Exchange, Request, Response
 from store.bundle.bundle import Bundle, bundle_lines, load_bundle
-from tests.drills.up_processes import Up, environment, get, kill_process, until, up
+from tests.drills.up_processes import RunningUp, environment, get, kill_process, until, up
 from tests.drills.upstream import HOST, upstream
 from tests.replay.strategies import SECOND, exchange, ok, run_of
 from tests.support.api import authorization
@@ -34,13 +34,13 @@ def write_bundle(path: Path, *steps: Exchange) -> Path:
     return path
 
 
-def client(processes: Up, run: str = "run-1") -> httpx.AsyncClient:
+def client(processes: RunningUp, run: str = "run-1") -> httpx.AsyncClient:
     return httpx.AsyncClient(
         timeout=60, proxy=f"http://{run}:@127.0.0.1:{processes.port}", trust_env=False, verify=False
     )
 
 
-async def report(processes: Up, replay: str, **wanted: Any) -> dict[str, Any]:
+async def report(processes: RunningUp, replay: str, **wanted: Any) -> dict[str, Any]:
     """The report of a replay, as soon as the store server has one that says so."""
 
     async def fetch_report() -> dict[str, Any] | None:
@@ -62,8 +62,8 @@ async def run_replay(
         env=environment(),
     )
     out, err = await process.communicate()
-    told = json.loads(place.read_bytes() or b"{}") if place.exists() else {}
-    return process.returncode or 0, (out + err).decode(), told
+    answer = json.loads(place.read_bytes() or b"{}") if place.exists() else {}
+    return process.returncode or 0, (out + err).decode(), answer
 
 
 @pytest.mark.slow
@@ -73,15 +73,15 @@ async def test_a_worker_killed_in_the_middle_answers_nothing_more_and_the_report
     recording = write_bundle(data.with_suffix(".jsonl"), step("/a", b"A", 1), step("/b", b"B", 2), step("/b", b"B2", 3))
     flags = ("--database-url", database_url, "--mode", "replay", "--replay", str(recording))
     async with up(data, *flags) as processes:
-        async with client(processes) as asking:
-            assert (await asking.get(f"{URL}/a")).text == "A"
-            assert (await asking.get(f"{URL}/b")).text == "B"
+        async with client(processes) as agent:
+            assert (await agent.get(f"{URL}/a")).text == "A"
+            assert (await agent.get(f"{URL}/b")).text == "B"
         await kill_process(processes.workers[0])
 
         async def again() -> httpx.Response | None:
             try:
-                async with client(processes) as asking:
-                    return await asking.get(f"{URL}/b")
+                async with client(processes) as agent:
+                    return await agent.get(f"{URL}/b")
             except httpx.TransportError:
                 return None
 
@@ -97,14 +97,14 @@ async def test_a_worker_killed_after_its_last_answer_leaves_no_right_report(data
     recording = write_bundle(data.with_suffix(".jsonl"), step("/a", b"A", 1))
     flags = ("--database-url", database_url, "--mode", "replay", "--replay", str(recording))
     async with up(data, *flags) as processes:
-        async with client(processes) as asking:
-            await asking.get(f"{URL}/a")
+        async with client(processes) as agent:
+            await agent.get(f"{URL}/a")
         assert (await report(processes, "run-1", served=1))["verdict"] == "right"
         await kill_process(processes.workers[0])
         assert (await report(processes, "run-1", interrupted=True))["verdict"] == "unknown"
     async with up(data, *flags) as processes:
-        async with client(processes) as asking:
-            assert (await asking.get(f"{URL}/a")).text == "A"
+        async with client(processes) as agent:
+            assert (await agent.get(f"{URL}/a")).text == "A"
         assert (await report(processes, "run-1", interrupted=False, served=1))["verdict"] == "right"
 
 
@@ -137,10 +137,10 @@ async def test_a_command_whose_proxy_died_has_not_been_replayed(data: Path) -> N
     recording = write_bundle(data.with_suffix(".jsonl"), step("/a", b"A", 1))
     # The report has to be written once before the worker dies, else there is none.
     patient = KILLER.replace("parent =", REPORT_WRITTEN + "parent =")
-    code, said, told = await run_replay(data, recording, sys.executable, "-c", patient, str(data / "replays"))
+    code, said, report = await run_replay(data, recording, sys.executable, "-c", patient, str(data / "replays"))
     assert code == 3
     assert "was interrupted" in said
-    assert (told["verdict"], told["interrupted"], told["served"]) == ("unknown", True, 1)
+    assert (report["verdict"], report["interrupted"], report["served"]) == ("unknown", True, 1)
 
 
 ASKER = """
@@ -158,11 +158,11 @@ with concurrent.futures.ThreadPoolExecutor(8) as pool:
 async def test_one_call_asked_twice_at_once_is_answered_as_often_as_it_was_recorded(data: Path) -> None:
     once = write_bundle(data.with_suffix(".once"), step("/a", b"A", 1))
     twice = write_bundle(data.with_suffix(".twice"), step("/a", b"A1", 1), step("/a", b"A2", 2))
-    code, said, told = await run_replay(data, once, sys.executable, "-c", ASKER, "/a", "/a")
-    assert (code, told["served"], told["missed"]) == (1, 1, 1)
+    code, said, report = await run_replay(data, once, sys.executable, "-c", ASKER, "/a", "/a")
+    assert (code, report["served"], report["missed"]) == (1, 1, 1)
     assert "['424', 'A']" in said
-    code, said, told = await run_replay(data, twice, sys.executable, "-c", ASKER, "/a", "/a")
-    assert (code, told["verdict"]) == (0, "right")
+    code, said, report = await run_replay(data, twice, sys.executable, "-c", ASKER, "/a", "/a")
+    assert (code, report["verdict"]) == (0, "right")
     assert "['A1', 'A2']" in said
 
 
@@ -170,8 +170,14 @@ async def test_a_thousand_calls_by_eight_at_once_are_each_answered_once(data: Pa
     steps = [step(f"/{number % 100}", str(number).encode(), number) for number in range(1, 1001)]
     recording = write_bundle(data.with_suffix(".jsonl"), *steps)
     paths = [f"/{number % 100}" for number in range(1, 1001)]
-    code, said, told = await run_replay(data, recording, sys.executable, "-c", ASKER, *paths)
-    assert (code, told["served"], told["strict"], told["unused"], told["verdict"]) == (0, 1000, 1000, 0, "right")
+    code, said, report = await run_replay(data, recording, sys.executable, "-c", ASKER, *paths)
+    assert (code, report["served"], report["strict"], report["unused"], report["verdict"]) == (
+        0,
+        1000,
+        1000,
+        0,
+        "right",
+    )
     assert set(said.partition("[")[2].partition("]")[0].split(", ")) == {f"'{number}'" for number in range(1, 1001)}
 
 
@@ -203,8 +209,8 @@ async def test_two_replays_of_one_run_at_once_do_not_share_a_position(data: Path
             (await api.post("/import", content=b"".join(bundle_lines(run)))).raise_for_status()
             ids = [(await api.post("/replays", json={"run": "run-1"})).json()["id"] for _ in range(2)]
         async with client(processes, ids[0]) as one, client(processes, ids[1]) as other:
-            told = [(await asking.get(f"{URL}/a")).text for asking in (one, other, one, other)]
-        assert told == ["A1", "A1", "A2", "A2"]
+            answer = [(await agent.get(f"{URL}/a")).text for agent in (one, other, one, other)]
+        assert answer == ["A1", "A1", "A2", "A2"]
         for replay in ids:
             assert (await report(processes, replay, served=2))["verdict"] == "right"
 
@@ -228,8 +234,8 @@ assert urllib.request.urlopen("{URL}/slow").read1() == b"first"
 async def test_a_client_that_leaves_before_the_end_makes_no_right_replay(data: Path) -> None:
     asked = Request(method="GET", url=f"{URL}/slow")
     chunks = (Chunk(SECOND // 1000, 0, 5), Chunk(40 * SECOND, 5, 6))
-    told = Response(status=200, body=Body(data=b"first-later", chunks=chunks, size=11))
-    recording = write_bundle(data.with_suffix(".jsonl"), exchange(asked, told, ended_at=60 * SECOND))
+    answer = Response(status=200, body=Body(data=b"first-later", chunks=chunks, size=11))
+    recording = write_bundle(data.with_suffix(".jsonl"), exchange(asked, answer, ended_at=60 * SECOND))
     code, said, found = await run_replay(data, recording, sys.executable, "-c", IMPATIENT, flags=("--pace", "recorded"))
     assert (code, found["served"], found["first_divergence"]["reason"]) == (1, 0, "client_left"), said
 
@@ -247,12 +253,14 @@ for attempt in range(3):
 
 async def test_a_client_that_tries_again_gets_what_its_second_try_got(data: Path) -> None:
     busy = step("/a", b"busy", 1, status=429)
-    code, _, told = await run_replay(
+    code, _, report = await run_replay(
         data, write_bundle(data.with_suffix(".ok"), busy, step("/a", b"A", 2)), sys.executable, "-c", RETRYING
     )
-    assert (code, told["served"]) == (0, 2)
-    code, _, told = await run_replay(data, write_bundle(data.with_suffix(".one"), busy), sys.executable, "-c", RETRYING)
-    assert (code, told["served"], told["missed"]) == (1, 1, 1)
+    assert (code, report["served"]) == (0, 2)
+    code, _, report = await run_replay(
+        data, write_bundle(data.with_suffix(".one"), busy), sys.executable, "-c", RETRYING
+    )
+    assert (code, report["served"], report["missed"]) == (1, 1, 1)
 
 
 @pytest.mark.parametrize(
@@ -264,7 +272,7 @@ async def test_the_command_has_the_first_word_in_the_exit_code(data: Path, line:
     assert (await run_replay(data, recording, *line))[0] == code
 
 
-async def test_where_nothing_was_asked_and_nothing_expected_nothing_can_be_told(data: Path) -> None:
+async def test_no_verdict_without_requests_and_recorded_answers(data: Path) -> None:
     recording = write_bundle(data.with_suffix(".jsonl"), step("/a", b"A", 1))
     assert (await run_replay(data, recording, "true", flags=("--allow-unused",)))[0] == 3
 
@@ -293,13 +301,13 @@ async def test_what_a_bundle_lacks_is_recorded_and_then_replayed(data: Path, dat
         assert "nothing was replaced" in said
         assert recording.read_bytes() == before
         line = (*agent, "/whole?size=10", "/whole?size=30")
-        code, said, told = await run_replay(data, recording, *line, flags=(*config, "--on-miss", "record"))
-        assert (code, told["live"], told["served"]) == (0, 1, 1), said
+        code, said, report = await run_replay(data, recording, *line, flags=(*config, "--on-miss", "record"))
+        assert (code, report["live"], report["served"]) == (0, 1, 1), said
         assert "1 new call beside 1 that answered, without 1 call that the command did not make" in said
     made: Bundle = await asyncio.to_thread(load_bundle, recording)
     assert [each.request.url.partition("?")[2] for each in made.exchanges] == ["size=10", "size=30"]
-    code, said, told = await run_replay(data, recording, *line)
-    assert (code, told["verdict"], told["live"]) == (0, "right", 0), said
+    code, said, report = await run_replay(data, recording, *line)
+    assert (code, report["verdict"], report["live"]) == (0, "right", 0), said
 
 
 async def test_a_replay_that_is_killed_says_so_in_its_report(data: Path) -> None:
@@ -321,5 +329,5 @@ async def test_a_replay_that_is_killed_says_so_in_its_report(data: Path) -> None
         found = [json.loads(path.read_bytes()) for path in (data / "replays").glob("replay-*.json")]
         return found[0] if found and found[0]["interrupted"] else None
 
-    told = await until(read_report)
-    assert (told["verdict"], told["served"]) == ("unknown", 1)
+    report = await until(read_report)
+    assert (report["verdict"], report["served"]) == ("unknown", 1)

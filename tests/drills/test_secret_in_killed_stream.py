@@ -10,7 +10,7 @@ import pytest
 
 from tests.drills.leaks import files, find_leaks, tables
 from tests.drills.test_secrets import HOST, chunk, request_with_secrets
-from tests.drills.up_processes import Up, bundle, kill_process, read_spools, until, until_true, up
+from tests.drills.up_processes import RunningUp, bundle, kill_process, read_spools, until, until_true, up
 from tests.support.wire import Upstream, read_request, serving
 
 CANARY = "dandelion"
@@ -73,7 +73,7 @@ async def test_of_a_secret_that_is_held_back_nothing_is_stored_when_its_worker_i
     ]
 
 
-async def _receive_until_killed(processes: Up, size: int) -> bytes:
+async def _receive_until_killed(processes: RunningUp, size: int) -> bytes:
     """What a client gets of the answer, until so much has come and the worker is killed."""
     trust = ssl.create_default_context(cafile=processes.ready["ca"])
     received = b""

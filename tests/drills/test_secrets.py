@@ -13,7 +13,7 @@ import httpx
 import pytest
 
 from tests.drills.leaks import files, find_leaks, tables
-from tests.drills.up_processes import Up, environment, get, save_bundle, up
+from tests.drills.up_processes import RunningUp, environment, get, save_bundle, up
 from tests.support.service import command
 from tests.support.wire import Upstream, read_request, serving
 
@@ -56,16 +56,16 @@ def asked_in_gzip(path: str) -> dict[str, object]:
 
 def chunk(content: str) -> bytes:
     """One event of a streamed answer."""
-    told = {"id": "c", "object": "chat.completion.chunk", "model": "gpt-4o", "choices": [{"index": 0, "delta": {}}]}
-    told["choices"] = [{"index": 0, "delta": {"content": content}, "finish_reason": None}]
-    return f"data: {json.dumps(told)}\n\n".encode()
+    result = {"id": "c", "object": "chat.completion.chunk", "model": "gpt-4o", "choices": [{"index": 0, "delta": {}}]}
+    result["choices"] = [{"index": 0, "delta": {"content": content}, "finish_reason": None}]
+    return f"data: {json.dumps(result)}\n\n".encode()
 
 
 def whole(content: str) -> bytes:
     """An answer that is not streamed."""
     message = {"role": "assistant", "content": content}
-    told = {"id": "c", "object": "chat.completion", "model": "gpt-4o", "choices": [{"index": 0, "message": message}]}
-    return json.dumps(told).encode()
+    result = {"id": "c", "object": "chat.completion", "model": "gpt-4o", "choices": [{"index": 0, "message": message}]}
+    return json.dumps(result).encode()
 
 
 async def answering(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -101,7 +101,7 @@ async def _stream_cut_secret(writer: asyncio.StreamWriter) -> None:
     writer.write(b"0\r\n\r\n")
 
 
-async def asking(processes: Up, *requests: Mapping[str, object]) -> list[httpx.Response]:
+async def send_requests(processes: RunningUp, *requests: Mapping[str, object]) -> list[httpx.Response]:
     """Ask them one after the other, through the worker."""
     trust = ssl.create_default_context(cafile=processes.ready["ca"])
     proxy = f"http://night:{SECRETS['proxy password']}@127.0.0.1:{processes.port}"
@@ -123,7 +123,7 @@ async def test_no_planted_secret_reaches_a_disk_or_a_screen(data_with_postgres: 
         config = f'[upstreams]\n"{HOST}" = "http://127.0.0.1:{upstream.port}"\n'
         async with up(data_with_postgres, config=config) as processes:
             processes.store_server.kill(signal.SIGSTOP)
-            answers = await asking(processes, *REQUESTS)
+            answers = await send_requests(processes, *REQUESTS)
             in_spool = [(f"spool {name}", data) for name, data in files(data_with_postgres / "spool")]
             processes.store_server.kill(signal.SIGCONT)
             bundle = await saved_when_settled(processes, data_with_postgres.with_suffix(".jsonl"))
@@ -146,7 +146,7 @@ async def test_no_planted_secret_reaches_a_disk_or_a_screen(data_with_postgres: 
     elsewhere = data_with_postgres.with_name("ci")
     unasked = request_with_secrets("/v1/chat/completions/never")
     async with up(elsewhere, "--part", "proxy", "--mode", "replay", "--replay", str(bundle)) as processes:
-        again = await asking(processes, *REQUESTS, unasked)
+        again = await send_requests(processes, *REQUESTS, unasked)
     assert [answer.status_code for answer in again] == [200, 200, 200, 424]
     assert not find_leaks(SECRETS, [(f"answer {n}", answer.content) for n, answer in enumerate(again)])
     found = find_leaks(SECRETS, files(elsewhere))
@@ -170,7 +170,7 @@ async def test_a_secret_that_a_model_spells_out_over_events_is_put_together_nowh
     async with serving(spelling, upstream=upstream):
         config = f'[upstreams]\n"{HOST}" = "http://127.0.0.1:{upstream.port}"\n'
         async with up(data, "--database-url", database_url, config=config) as processes:
-            await asking(processes, request_with_secrets("/v1/chat/completions"))
+            await send_requests(processes, request_with_secrets("/v1/chat/completions"))
             bundle = await saved_when_settled(processes, data.with_suffix(".jsonl"))
             stored = await tables(database_url)
             shown = json.dumps((await get(processes.api, "/runs/night/calls", fields="*"))["items"]).encode()
@@ -180,12 +180,12 @@ async def test_a_secret_that_a_model_spells_out_over_events_is_put_together_nowh
     assert not found, "\n".join(found)
 
 
-async def saved_when_settled(processes: Up, path: Path) -> Path:
+async def saved_when_settled(processes: RunningUp, path: Path) -> Path:
     await get(processes.api, "/runs/night", settled="true")
     return await save_bundle(processes.api, "night", path)
 
 
-async def output(processes: Up) -> list[tuple[str, bytes]]:
+async def output(processes: RunningUp) -> list[tuple[str, bytes]]:
     """What the commands that look at recordings print."""
     calls = (await get(processes.api, "/runs/night/calls", fields="*"))["items"]
     found = []

@@ -10,11 +10,11 @@ from pathlib import Path
 import pytest
 
 from tests.drills.agent import AgentGroup
-from tests.drills.up_processes import Up, bundle, compare_when_sound, environment, get, load_exchanges, until, up
+from tests.drills.up_processes import RunningUp, bundle, compare_when_sound, environment, get, load_exchanges, until, up
 from tests.drills.upstream import upstream
 from tests.support.service import command
 
-type Trouble = Callable[[Up], AbstractContextManager[None]]
+type Trouble = Callable[[RunningUp], AbstractContextManager[None]]
 
 DISK = "2m"
 LARGE = "/whole?size=100000"
@@ -37,7 +37,7 @@ def small_disk(place: Path, options: str = "rw") -> Iterator[None]:
 
 
 @contextmanager
-def fill_disk(processes: Up) -> Iterator[None]:
+def fill_disk(processes: RunningUp) -> Iterator[None]:
     """Something else takes all the room there is."""
     ballast = processes.data / "spool" / "ballast"
     with ballast.open("wb", buffering=0) as file, suppress(OSError):
@@ -48,7 +48,7 @@ def fill_disk(processes: Up) -> Iterator[None]:
 
 
 @contextmanager
-def unwritable(processes: Up) -> Iterator[None]:
+def unwritable(processes: RunningUp) -> Iterator[None]:
     """No file of its workers may grow: every write to a spool fails, as on a disk that refuses."""
     unlimited = (resource.RLIM_INFINITY, resource.RLIM_INFINITY)
     workers = processes.workers
@@ -60,7 +60,7 @@ def unwritable(processes: Up) -> Iterator[None]:
 
 
 @contextmanager
-def slow_store_server(processes: Up) -> Iterator[None]:
+def slow_store_server(processes: RunningUp) -> Iterator[None]:
     """Nobody empties the spool."""
     store_server = processes.store_server
     store_server.kill(signal.SIGSTOP)
@@ -116,7 +116,7 @@ async def test_nothing_unrecorded_happens_where_that_is_the_policy(data: Path, d
         assert sum(seen.run == run for seen in refused) > ASKED // 4, str(comparison)
 
 
-async def _in_trouble(processes: Up, agent_group: AgentGroup) -> None:
+async def _in_trouble(processes: RunningUp, agent_group: AgentGroup) -> None:
     """Ask well, then in trouble; and go on when all is well again."""
     for run, (trouble, _) in TROUBLES.items():
         agent = agent_group.agent(run)
@@ -138,7 +138,7 @@ def test_a_spool_that_cannot_be_written_is_said_in_one_sentence(data: Path) -> N
     assert "--data DIR" in said
 
 
-async def _kept_again(processes: Up, agent_group: AgentGroup) -> bool:
+async def _kept_again(processes: RunningUp, agent_group: AgentGroup) -> bool:
     """Ask once more, in a new run: whether it is in the record, whole."""
     seen = await agent_group.agent(f"later-{len(agent_group.runs)}").ask("/whole?size=10")
     if seen.end != "whole" or seen.refused:

@@ -17,7 +17,7 @@ import pytest_asyncio
 
 from store.generations.build import FLAWED
 from store.generations.names import GENERATION_LABEL, GENERATION_OF
-from tests.drills.up_processes import Up, bundle, environment, get, kill_process, until, up
+from tests.drills.up_processes import RunningUp, bundle, environment, get, kill_process, until, up
 from tests.support import wire
 from tests.support.api import authorization
 from tests.support.service import command
@@ -60,7 +60,7 @@ async def tool() -> AsyncIterator[Tool]:
         yield made
 
 
-async def send_requests(processes: Up, run: str, *paths: str) -> list[str]:
+async def send_requests(processes: RunningUp, run: str, *paths: str) -> list[str]:
     """What an agent is told that asks for these, one after the other."""
     found = []
     async with httpx.AsyncClient(
@@ -77,28 +77,28 @@ async def send_requests(processes: Up, run: str, *paths: str) -> list[str]:
     return found
 
 
-async def send(processes: Up, method: str, path: str, told: Any) -> dict[str, Any]:
+async def send(processes: RunningUp, method: str, path: str, result: Any) -> dict[str, Any]:
     async with httpx2.AsyncClient(
         base_url=f"{processes.api}/v1", headers=authorization(processes.api), trust_env=False, verify=False, timeout=30
     ) as http:
-        answer = await http.request(method, path, json=told)
+        answer = await http.request(method, path, json=result)
     found: dict[str, Any] = answer.raise_for_status().json()
     return found
 
 
-async def end_run(processes: Up, run: str, **told: Any) -> dict[str, Any]:
+async def end_run(processes: RunningUp, run: str, **options: Any) -> dict[str, Any]:
     """The run, after its wrapper has said that it ended."""
-    return await send(processes, "PATCH", f"/runs/{run}", {"ended": True, **told})
+    return await send(processes, "PATCH", f"/runs/{run}", {"ended": True, **options})
 
 
-async def runs(processes: Up, run: str = "") -> set[str]:
+async def runs(processes: RunningUp, run: str = "") -> set[str]:
     """All runs but those of other tests."""
     found = {run["id"] for run in (await get(processes.api, "/runs"))["items"]}
     return {one for one in found if not re.match(r"r\d\d\b", one) or one.startswith(run)}
 
 
 @asynccontextmanager
-async def start_auto(data: Path, database_url: str, source: Tool) -> AsyncIterator[Up]:
+async def start_auto(data: Path, database_url: str, source: Tool) -> AsyncIterator[RunningUp]:
     """An `up` in mode auto with a good recording of run `r`."""
     async with up(data, "--mode", "auto", "--database-url", database_url, config=source.config) as processes:
         assert await send_requests(processes, "r", "/a", "/b") == ["live /a 1", "live /b 2"]
@@ -110,7 +110,7 @@ async def start_auto(data: Path, database_url: str, source: Tool) -> AsyncIterat
 class Auto:
     """An `up` in mode auto for many tests, each with a good recording of a run of its own, and with names that begin like it."""
 
-    processes: Up
+    processes: RunningUp
     source: Tool
     numbers: Iterator[int] = field(default_factory=lambda: count(10))
 
@@ -211,11 +211,11 @@ async def test_a_recording_that_failed_or_was_cut_replaces_nothing_and_is_kept_a
     assert (await send_requests(processes, r, "/a", "/b", "/c"))[:2] == ["replayed /a 1", "replayed /b 2"]
     shape = await end_run(processes, r, succeeded=True)
     assert (shape["labels"], shape["exchanges"]) == ({}, 2)
-    told = (await get(processes.api, f"/replays/{r}"))["generation"]
-    assert told["run"] is None
-    assert why in told["why"]
+    result = (await get(processes.api, f"/replays/{r}"))["generation"]
+    assert result["run"] is None
+    assert why in result["why"]
     (candidate,) = await runs(processes, r) - {r}
-    assert (await get(processes.api, f"/runs/{candidate}"))["labels"] == {GENERATION_OF: r, FLAWED: told["why"]}
+    assert (await get(processes.api, f"/runs/{candidate}"))["labels"] == {GENERATION_OF: r, FLAWED: result["why"]}
     source.status, source.cuts = 200, False
     assert await send_requests(processes, r, "/a", "/b", "/c") == ["replayed /a 1", "replayed /b 2", "live /c 4"]
     assert (await end_run(processes, r))["labels"] == {GENERATION_LABEL: f"{r}:g2"}
@@ -245,7 +245,7 @@ async def test_a_recorded_command_says_what_became_of_what_it_lacked(auto: Auto)
     assert f"the agent did not succeed; what went out is kept as run {r}-mine:live-" in said
 
 
-async def record_requests(processes: Up, run: str, *paths: str) -> str:
+async def record_requests(processes: RunningUp, run: str, *paths: str) -> str:
     """What `playhead record` says of an agent that asks for these."""
     agent = "import sys, urllib.request\nfor url in sys.argv[1:]: urllib.request.urlopen(url).read()"
     line = command("record", "--data", str(processes.data), "--run", run, "--", sys.executable, "-c", agent)
@@ -317,7 +317,7 @@ async def test_a_replay_over_rest_is_strict_where_runs_are_recorded(auto: Auto) 
     assert (await get(processes.api, f"/runs/{r}"))["labels"] == {}
 
 
-async def test_a_replay_over_rest_records_what_it_lacks_when_it_is_told_to(auto: Auto) -> None:
+async def test_a_replay_over_rest_records_misses_on_request(auto: Auto) -> None:
     processes, r = auto.processes, await auto.record()
     await send(processes, "POST", "/replays", {"run": r, "id": f"{r}-mine", "on_miss": "record"})
     assert await send_requests(processes, f"{r}-mine", "/a", "/c") == ["replayed /a 1", "live /c 3"]

@@ -8,7 +8,7 @@ import pytest
 
 from tests.drills.agent import AgentGroup
 from tests.drills.up_processes import (
-    Up,
+    RunningUp,
     bundle,
     compare_when_sound,
     get,
@@ -84,6 +84,6 @@ async def test_workers_killed_again_and_again_under_load_keep_every_promise(data
     assert comparison.counts["whole"] >= 60, str(comparison)
 
 
-def _all_spooled(processes: Up) -> bool:
+def _all_spooled(processes: RunningUp) -> bool:
     found = read_spools(processes.data)
     return all(piece in found for n in range(STREAMS) for piece in pieces(TARGET, f"stream-{n}.0")[:SENT])

@@ -78,7 +78,7 @@ def find_processes(data: Path) -> list[Process]:
 
 
 @dataclass
-class Up:
+class RunningUp:
     """A running `playhead up`."""
 
     data: Path
@@ -124,7 +124,9 @@ class Up:
 
 
 @asynccontextmanager
-async def up(data: Path, *flags: str, config: str = "", env: Mapping[str, str] | None = None) -> AsyncIterator[Up]:
+async def up(
+    data: Path, *flags: str, config: str = "", env: Mapping[str, str] | None = None
+) -> AsyncIterator[RunningUp]:
     """Start it on free ports, unless `flags` give them; stop it at the end of the block if it is still running."""
     file = data.with_suffix(".toml")
     file.write_text(config)
@@ -133,7 +135,7 @@ async def up(data: Path, *flags: str, config: str = "", env: Mapping[str, str] |
         stdout=asyncio.subprocess.PIPE,
         env=environment(env),
     )
-    running = Up(data, process)
+    running = RunningUp(data, process)
     try:
         running.ready = await _ready(process)
         yield running
@@ -220,7 +222,7 @@ async def kill_process(process: Process) -> None:
     await until_true(lambda: not process.alive)
 
 
-async def compare_when_sound(processes: Up, ledger: Ledger, source: Upstream, runs: Sequence[str]) -> Comparison:
+async def compare_when_sound(processes: RunningUp, ledger: Ledger, source: Upstream, runs: Sequence[str]) -> Comparison:
     """Compare the ledger with the record until it is sound: exchanges that a killed worker left open are closed a
     moment later.
     """

@@ -124,11 +124,11 @@ def response(asked: dict[str, Json]) -> dict[str, Json]:
 def response_events(asked: dict[str, Json]) -> Iterator[bytes]:
     whole = response(asked)
     begun = {**whole, "status": "in_progress", "output": [], "usage": None}
-    told: list[dict[str, Json]] = [{"type": "response.created", "response": begun}]
+    result: list[dict[str, Json]] = [{"type": "response.created", "response": begun}]
     for index, item in enumerate(whole["output"]):
-        told += _item_events(index, item)
-    told.append({"type": "response.completed", "response": whole})
-    for number, event in enumerate(told):
+        result += _item_events(index, item)
+    result.append({"type": "response.completed", "response": whole})
+    for number, event in enumerate(result):
         yield f"event: {event['type']}\n".encode() + _data({**event, "sequence_number": number})
 
 

@@ -45,8 +45,8 @@ class Shop(ScriptedApi):
 
     def do_GET(self) -> None:  # noqa: N802 - the name that the base class looks for
         _, kind, name = urlsplit(self.path).path.split("/")
-        told = {"tickets": {"order": f"A-{name}1"}, "orders": {"customer": "c-77" if name < "A-906" else "c-88"}}
-        self.answer(200, json.dumps(told.get(kind, {"customer": name})).encode())
+        result = {"tickets": {"order": f"A-{name}1"}, "orders": {"customer": "c-77" if name < "A-906" else "c-88"}}
+        self.answer(200, json.dumps(result.get(kind, {"customer": name})).encode())
 
     def do_POST(self) -> None:  # noqa: N802 - likewise
         if self.path.startswith("/v1/"):

@@ -172,9 +172,9 @@ async def test_node_s_ai_sdk_is_replayed_without_a_miss(place: Path, port: int, 
     program = modules / "vercel.mjs"  # Node looks for packages from where a module lies
     program.write_bytes((PROGRAMS / "vercel.mjs").read_bytes())
     out = await recorded_then_replayed(place, port, "vercel", [(node(), str(program))])
-    told = json.loads(out)
-    assert told["said"] == "Both are fine."
-    assert len(told["results"]) == 2
+    answer = json.loads(out)
+    assert answer["said"] == "Both are fine."
+    assert len(answer["results"]) == 2
 
 
 async def test_an_agent_s_tools_behind_mcp_are_replayed_without_a_miss(

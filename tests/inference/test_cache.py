@@ -75,7 +75,7 @@ def test_a_machine_is_described_the_same_twice() -> None:
     assert machine_identity()["cpus"] >= 1
 
 
-def test_cpus_that_share_a_name_are_told_apart(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_cpus_that_share_a_name_are_distinguished(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A virtual machine's CPU has the same name with and without AMX, and with any cache size."""
     cpu = {"model name": "Intel(R) Xeon(R) Processor", "flags": "avx512f", "cache size": "32768 KB"}
     monkeypatch.setattr("playhead_inference.cache._cpu_info", lambda: cpu)

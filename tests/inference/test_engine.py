@@ -152,8 +152,8 @@ def test_a_recorded_run_is_derived_again(url: str, data: Path) -> None:
     ]
     assert said[0].returncode == 0, said[0].stderr
     assert said[1].returncode == 0, said[1].stdout + said[1].stderr
-    told = json.loads(said[1].stdout)
-    assert (told["verdict"], told["asked"]) == ("rederived", 2), told
+    answer = json.loads(said[1].stdout)
+    assert (answer["verdict"], answer["asked"]) == ("rederived", 2), answer
 
 
 def test_what_was_not_tested_is_not_served(model: Path) -> None:

@@ -63,16 +63,16 @@ def recording_matmul(seen: list[tuple[int, ...]]) -> Any:
 def test_one_row_gets_a_twin_and_its_own_shape_back(
     given: tuple[int, ...], seen: tuple[int, ...], answered: tuple[int, ...]
 ) -> None:
-    told: list[tuple[int, ...]] = []
-    assert recording_matmul(told)(None, Rows(given), None).shape == answered
-    assert told == [seen]
+    messages: list[tuple[int, ...]] = []
+    assert recording_matmul(messages)(None, Rows(given), None).shape == answered
+    assert messages == [seen]
 
 
 def test_the_control_is_left_alone(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(SWITCH, "on", False)
-    told: list[tuple[int, ...]] = []
-    recording_matmul(told)(None, Rows((1, 8)), None)
-    assert told == [(1, 8)]
+    messages: list[tuple[int, ...]] = []
+    recording_matmul(messages)(None, Rows((1, 8)), None)
+    assert messages == [(1, 8)]
 
 
 def test_a_batch_is_computed_in_pieces_of_at_most_a_block_and_never_of_one_row() -> None:

@@ -214,11 +214,11 @@ def test_an_edited_argument_changes_what_the_agent_does_next(place: Place, base:
     ]
     assert "1 call answered free of charge, 1 of them edited, 3 live ($0.0" in ran.err
 
-    told = place.get(f"/runs/{child}")
-    assert (told["parent"], told["forked_at"], told["calls"], told["complete"]) == (run, 1, 4, True)
+    answer = place.get(f"/runs/{child}")
+    assert (answer["parent"], answer["forked_at"], answer["calls"], answer["complete"]) == (run, 1, 4, True)
     first, *_, last = place.calls(child)
     assert [tool["arguments"]["query"] for tool in first["tool_calls"] if tool["name"] == "search_tickets"] == ["login"]
-    assert (first["cost_usd"], last["cost_usd"] > 0, told["cost_usd"]) == (0, True, last["cost_usd"])
+    assert (first["cost_usd"], last["cost_usd"] > 0, answer["cost_usd"]) == (0, True, last["cost_usd"])
 
     (place.directory / child).write_text("a file of that name, which is no recording")
     again = place("replay", child, *place.agent(*words))
@@ -234,9 +234,9 @@ def test_a_call_that_may_change_something_is_blocked_and_says_so(
     child = f"blocked-{run}"
     ran = place("fork", run, "--after-step", "1", "--run", child, *place.agent(*words))
     assert ran.tools == [("search_tickets", 200), ("add_note", 403)]
-    told = ran.said[2]["answer"]
-    assert "may change something at tickets.example.com, so it was not sent" in told["detail"]
-    assert (told["error"]["type"], told["status"]) == ("fork_blocked", 403)
+    result = ran.said[2]["answer"]
+    assert "may change something at tickets.example.com, so it was not sent" in result["detail"]
+    assert (result["error"]["type"], result["status"]) == ("fork_blocked", 403)
     assert "1 blocked" in ran.err
     assert place.world.take_requests() == [
         "GET /v2/tickets?query=refund&status=open&limit=3",
@@ -274,8 +274,8 @@ def test_a_fault_makes_the_sdk_ask_again(place: Place, streamed_run: tuple[str, 
     report = place.directory / "report.json"
     ran = place("replay", run, "--override", place.overrides(FAULT), "--report", str(report), *place.agent(*words))
     assert ran.code == 0, ran.err
-    told = json.loads(report.read_text())
-    assert (told["served"], told["edited"], told["unused"], told["verdict"]) == (4, 2, 0, "right")
+    result = json.loads(report.read_text())
+    assert (result["served"], result["edited"], result["unused"], result["verdict"]) == (4, 2, 0, "right")
     assert place.world.take_requests() == []
 
 
@@ -330,8 +330,8 @@ def test_a_run_that_waited_for_a_person_goes_on_without_paying_again(
     assert f"compare: playhead diff {stopped} resumed-{run}" in ran.err, "its child is the last now"
     assert ran.texts[0] == waiting.texts[0]
     assert place.world.take_requests()[0].startswith("GET /v2/tickets")
-    told = place.get(f"/runs/resumed-{run}")
-    assert (told["parent"], told["forked_at"], told["calls"]) == (stopped, 1, 4)
+    answer = place.get(f"/runs/resumed-{run}")
+    assert (answer["parent"], answer["forked_at"], answer["calls"]) == (stopped, 1, 4)
 
 
 def test_a_fork_made_over_rest_is_used_by_its_name(place: Place, streamed_run: tuple[str, list[str]]) -> None:
@@ -354,5 +354,5 @@ def test_a_fork_made_over_rest_is_used_by_its_name(place: Place, streamed_run: t
     report = place.get(f"/replays/{child}?settled=true")
     assert (report["edited"], report["live"], report["fork"]["blocked"], report["verdict"]) == (1, 2, 1, "right")
     assert [call["status"] for call in place.calls(child)] == [200, 200, 403, 200]
-    told = place.get(f"/runs/{child}")
-    assert (told["parent"], told["forked_at"]) == (run, 1)
+    answer = place.get(f"/runs/{child}")
+    assert (answer["parent"], answer["forked_at"]) == (run, 1)

@@ -107,16 +107,16 @@ RUN_OF_ALL = ALL.replace(",", "-")
 """Recorded once, in one run: to start an SDK and a worker takes longer than what is said."""
 
 
-async def test_clients_are_told_the_same_when_the_upstream_is_gone(home: Home) -> None:
-    told = await record_client(home, ALL)
+async def test_clients_get_the_same_answer_when_the_upstream_is_gone(home: Home) -> None:
+    result = await record_client(home, ALL)
     again = await home.client("replay", RUN_OF_ALL, ALL, STEP="11")
     print(again.err)
-    for what, before, now in zip(ALL.split(","), told, again.answer, strict=True):
+    for what, before, now in zip(ALL.split(","), result, again.answer, strict=True):
         assert now == before, what
     assert "4 served, 0 missed, 0 live, 0 unused" in again.err
 
 
-async def test_a_client_that_says_something_else_is_told_where_and_so_is_whoever_reads_the_report(home: Home) -> None:
+async def test_a_different_message_is_located_for_the_client_and_in_the_report(home: Home) -> None:
     await record_client(home, ALL)
     missed = await home.client("replay", RUN_OF_ALL, "realtime", "Be long.")
     assert missed.code == 3
@@ -138,10 +138,10 @@ async def test_a_client_that_leaves_early_has_not_replayed_its_run(home: Home) -
 
 
 async def test_of_sockets_that_are_opened_alike_what_is_said_decides(home: Home) -> None:
-    told = await record_client(home, "at_once")
+    result = await record_client(home, "at_once")
     for order in ("turned", "straight"):
         again = await home.client("replay", "at_once", "at_once", order)
-        assert again.answer == told == [["first", "second"]]
+        assert again.answer == result == [["first", "second"]]
         assert "2 served, 0 missed, 0 live, 0 unused" in again.err
 
 

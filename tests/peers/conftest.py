@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from store.embedded.postgres import EmbeddedServer
-from tests.peers.stage import Service, Stage, Upstream, config, service, upstreams
+from tests.peers.record_and_replay import RecordAndReplay, Service, Upstream, config, service, upstreams
 from tests.support.postgres import fresh, memory_directory
 
 
@@ -45,8 +45,8 @@ def _player(_upstream: Upstream, _place: Path, postgres_server: EmbeddedServer) 
 
 
 @pytest.fixture
-def stage(_upstream: Upstream, _recorder: Service, _player: Service) -> Stage:
+def services(_upstream: Upstream, _recorder: Service, _player: Service) -> RecordAndReplay:
     """A run of its own on the stage of all."""
     _upstream.answers, _upstream.together = {}, None
     _upstream.asked.clear()
-    return Stage(upstream=_upstream, recorder=_recorder, player=_player)
+    return RecordAndReplay(upstream=_upstream, recorder=_recorder, player=_player)

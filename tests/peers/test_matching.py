@@ -9,7 +9,7 @@ from typing import Any
 import httpx
 import pytest
 
-from tests.peers.stage import ANTHROPIC, CHAT, Stage, model_answer, pointers, until, whole
+from tests.peers.record_and_replay import ANTHROPIC, CHAT, RecordAndReplay, model_answer, pointers, until, whole
 
 pytestmark = pytest.mark.slow
 
@@ -33,32 +33,32 @@ def text(answer: httpx.Response) -> str:
     return found
 
 
-def test_01_three_identical_posts_with_three_answers(stage: Stage) -> None:
-    stage.answers("/v1/chat/completions", *(whole(model_answer(word)) for word in ("one", "two", "three")))
-    with stage.recording() as agent:
+def test_01_three_identical_posts_with_three_answers(services: RecordAndReplay) -> None:
+    services.answers("/v1/chat/completions", *(whole(model_answer(word)) for word in ("one", "two", "three")))
+    with services.recording() as agent:
         assert [text(agent.post(CHAT, json=chat("next?"))) for _ in range(3)] == ["one", "two", "three"]
-    assert [(call["text"], call["nth"]) for call in stage.calls()] == [("one", 0), ("two", 1), ("three", 2)]
+    assert [(call["text"], call["nth"]) for call in services.calls()] == [("one", 0), ("two", 1), ("three", 2)]
 
-    replay = stage.replay()
+    replay = services.replay()
     with replay.client() as agent:
         assert [text(agent.post(CHAT, json=chat("next?"))) for _ in range(3)] == ["one", "two", "three"]
     report = replay.report(3)
     assert (report["verdict"], report["served"], report["missed"], report["live"]) == ("right", 3, 0, 0)
 
 
-def test_02_the_same_with_two_concurrent_branches(stage: Stage) -> None:
+def test_02_the_same_with_two_concurrent_branches(services: RecordAndReplay) -> None:
     """Two agents of one run ask the same at the same time, three times each, and are told otherwise. Each branch is told
     again what it was told, in whatever order the two come."""
 
-    def branch(client: httpx.Client, actor: str, told: dict[str, list[str]]) -> None:
+    def branch(client: httpx.Client, actor: str, answer: dict[str, list[str]]) -> None:
         for _ in range(3):
             headers = {"x-playhead-actor": actor}
-            told.setdefault(actor, []).append(text(client.post(CHAT, json=chat("next?"), headers=headers)))
+            answer.setdefault(actor, []).append(text(client.post(CHAT, json=chat("next?"), headers=headers)))
 
-    stage.answers("/v1/chat/completions", *(whole(model_answer(f"answer-{number}")) for number in range(6)))
-    stage.upstream.together = threading.Barrier(2)
+    services.answers("/v1/chat/completions", *(whole(model_answer(f"answer-{number}")) for number in range(6)))
+    services.upstream.together = threading.Barrier(2)
     first: dict[str, list[str]] = {}
-    with stage.recording() as one, stage.recording() as other:
+    with services.recording() as one, services.recording() as other:
         threads = [threading.Thread(target=branch, args=(c, n, first)) for c, n in ((one, "left"), (other, "right"))]
         for thread in threads:
             thread.start()
@@ -67,7 +67,7 @@ def test_02_the_same_with_two_concurrent_branches(stage: Stage) -> None:
     assert sorted(first["left"] + first["right"]) == [f"answer-{number}" for number in range(6)]
 
     again: dict[str, list[str]] = {}
-    replay = stage.replay()
+    replay = services.replay()
     with replay.client() as agent:
         branch(agent, "right", again)
         branch(agent, "left", again)
@@ -76,7 +76,7 @@ def test_02_the_same_with_two_concurrent_branches(stage: Stage) -> None:
     assert (report["served"], report["missed"], report["live"]) == (6, 0, 0)
 
 
-def test_03_a_body_that_differs_only_in_cch_uuid_date_and_key_order(stage: Stage) -> None:
+def test_03_a_body_that_differs_only_in_cch_uuid_date_and_key_order(services: RecordAndReplay) -> None:
     def body(nonce: str, *, turned: bool) -> bytes:
         billing = f"x-anthropic-billing-header: cc_version=2.1.37.3a3; cc_entrypoint=cli; cch={nonce};"
         system = [{"type": "text", "text": billing}, {"type": "text", "text": "Be brief."}]
@@ -99,28 +99,30 @@ def test_03_a_body_that_differs_only_in_cch_uuid_date_and_key_order(stage: Stage
         }
 
     url = f"https://{ANTHROPIC}/v1/messages"
-    told: dict[str, object] = {"id": "msg_1", "type": "message", "role": "assistant", "model": "claude-opus-4-1"}
-    told |= {"content": [{"type": "text", "text": "hello"}], "stop_reason": "end_turn"}
-    stage.answers("/v1/messages", whole(json.dumps(told).encode()))
-    with stage.recording() as agent:
+    result: dict[str, object] = {"id": "msg_1", "type": "message", "role": "assistant", "model": "claude-opus-4-1"}
+    result |= {"content": [{"type": "text", "text": "hello"}], "stop_reason": "end_turn"}
+    services.answers("/v1/messages", whole(json.dumps(result).encode()))
+    with services.recording() as agent:
         agent.post(url, content=body("a1b2c", turned=False), headers=headers()).raise_for_status()
-    replay = stage.replay()
+    replay = services.replay()
     with replay.client() as agent:
         answer = agent.post(url, content=body("9f8e7", turned=True), headers=headers() | {"date": "now"})
-    assert answer.json() == told
+    assert answer.json() == result
     report = replay.report(1)
     assert (report["verdict"], report["served"]) == ("right", 1)
     # What differs outside of the key is no secret: a fix could make it count.
     assert [drift["pointers"] for drift in report["drift"]] == [["/body/metadata", "/headers/x-request-id"]]
 
 
-def test_04_a_body_that_differs_in_one_tool_description_is_a_miss_that_names_the_path(stage: Stage) -> None:
-    stage.answers("/v1/chat/completions", whole(model_answer("one")))
-    with stage.recording() as agent:
+def test_04_a_body_that_differs_in_one_tool_description_is_a_miss_that_names_the_path(
+    services: RecordAndReplay,
+) -> None:
+    services.answers("/v1/chat/completions", whole(model_answer("one")))
+    with services.recording() as agent:
         agent.post(CHAT, json=chat("find it", tools=[TOOL])).raise_for_status()
     changed = json.loads(json.dumps(TOOL))
     changed["function"]["description"] = "Search all tickets."
-    replay = stage.replay()
+    replay = services.replay()
     with replay.client() as agent:
         answer = agent.post(CHAT, json=chat("find it", tools=[changed]))
     assert answer.status_code == 424
@@ -134,19 +136,19 @@ def test_04_a_body_that_differs_in_one_tool_description_is_a_miss_that_names_the
         "now": "Search all tickets.",
     }
     assert replay.report(1)["verdict"] == "diverged"
-    assert stage.upstream.asked == []
+    assert services.upstream.asked == []
 
 
-def test_09_a_429_and_then_a_200(stage: Stage) -> None:
+def test_09_a_429_and_then_a_200(services: RecordAndReplay) -> None:
     """Both are recorded as they came and replayed in that order; as a call they are one with two attempts."""
     refused = whole(b'{"error":{"type":"rate_limit_exceeded"}}', "retry-after: 0", status=429)
-    stage.answers("/v1/chat/completions", refused, whole(model_answer("at last")))
-    with stage.recording() as agent:
+    services.answers("/v1/chat/completions", refused, whole(model_answer("at last")))
+    with services.recording() as agent:
         assert [agent.post(CHAT, json=chat("now?")).status_code for _ in range(2)] == [429, 200]
-    [call] = stage.calls()
+    [call] = services.calls()
     assert (call["status"], call["attempts"], len(call["exchanges"]), call["text"]) == (200, 2, 2, "at last")
 
-    replay = stage.replay()
+    replay = services.replay()
     with replay.client() as agent:
         answers = [agent.post(CHAT, json=chat("now?")) for _ in range(2)]
         assert [answer.status_code for answer in answers] == [429, 200]
@@ -155,14 +157,14 @@ def test_09_a_429_and_then_a_200(stage: Stage) -> None:
         assert agent.post(CHAT, json=chat("now?")).json()["playhead"]["reason"] == "consumed"
 
 
-def test_14_two_claude_sessions_in_parallel_and_one_resumed(stage: Stage) -> None:
+def test_14_two_claude_sessions_in_parallel_and_one_resumed(services: RecordAndReplay) -> None:
     """Without our credentials: the sessions are told apart by what Claude Code sends, and a resumed one goes on in its run."""
-    told: dict[str, object] = {"id": "msg_1", "type": "message", "role": "assistant", "model": "claude-opus-4-1"}
-    told |= {"content": [{"type": "text", "text": "hello"}], "stop_reason": "end_turn"}
-    stage.answers("/v1/messages", whole(json.dumps(told).encode()))
+    result: dict[str, object] = {"id": "msg_1", "type": "message", "role": "assistant", "model": "claude-opus-4-1"}
+    result |= {"content": [{"type": "text", "text": "hello"}], "stop_reason": "end_turn"}
+    services.answers("/v1/messages", whole(json.dumps(result).encode()))
     one, other = str(uuid.uuid4()), str(uuid.uuid4())
 
-    with _anonymous(stage) as first, _anonymous(stage) as second:
+    with _anonymous(services) as first, _anonymous(services) as second:
         for client, session, prompt in (
             (first, one, "a"),
             (second, other, "b"),
@@ -170,15 +172,15 @@ def test_14_two_claude_sessions_in_parallel_and_one_resumed(stage: Stage) -> Non
             (second, other, "d"),
         ):
             _claude(client, session, prompt)
-    with _anonymous(stage) as resumed:
+    with _anonymous(services) as resumed:
         _claude(resumed, one, "e")
-    prompts = {session: _prompts(stage, session) for session in (one, other)}
+    prompts = {session: _prompts(services, session) for session in (one, other)}
     assert prompts == {one: ["a", "c", "e"], other: ["b", "d"]}
 
 
-def _anonymous(stage: Stage) -> httpx.Client:
-    context = ssl.create_default_context(cafile=stage.recorder.ca)
-    return httpx.Client(proxy=stage.recorder.proxy, verify=context, trust_env=False, timeout=60)
+def _anonymous(services: RecordAndReplay) -> httpx.Client:
+    context = ssl.create_default_context(cafile=services.recorder.ca)
+    return httpx.Client(proxy=services.recorder.proxy, verify=context, trust_env=False, timeout=60)
 
 
 def _claude(client: httpx.Client, session: str, prompt: str) -> None:
@@ -191,37 +193,39 @@ def _claude(client: httpx.Client, session: str, prompt: str) -> None:
     client.post(f"https://{ANTHROPIC}/v1/messages", json=body, headers=headers).raise_for_status()
 
 
-def _prompts(stage: Stage, session: str) -> list[str]:
-    [run] = until(lambda: stage.recorder.ask("GET", "/runs", params={"q": session})["items"])
-    return [call["request"]["messages"][0]["content"] for call in stage.recorder.calls(run["id"])]
+def _prompts(services: RecordAndReplay, session: str) -> list[str]:
+    [run] = until(lambda: services.recorder.ask("GET", "/runs", params={"q": session})["items"])
+    return [call["request"]["messages"][0]["content"] for call in services.recorder.calls(run["id"])]
 
 
-def test_15_a_redaction_rule_that_changes_does_not_lose_an_old_run(stage: Stage) -> None:
+def test_15_a_redaction_rule_that_changes_does_not_lose_an_old_run(services: RecordAndReplay) -> None:
     """A run that was recorded before a rule knew a secret still answers: keys fold what redaction replaces, and where they
     cannot the miss says that it is the redaction that changed."""
-    stage.answers("/v1/chat/completions", whole(model_answer("one")))
+    services.answers("/v1/chat/completions", whole(model_answer("one")))
     secret = "sk-proj-" + "a1B2c3D4" * 5
-    with stage.recording() as agent:
+    with services.recording() as agent:
         agent.post(CHAT, json=chat("my key is KEY-OF-MINE")).raise_for_status()
     # As if it had been recorded by a Playhead whose rules did not know such a key: its text is still in the file.
-    file = stage.file()
-    replay = stage.replay(file)
+    file = services.file()
+    replay = services.replay(file)
     with replay.client() as agent:
         miss = agent.post(CHAT, json=chat(f"my key is {secret}")).json()
     assert miss["playhead"]["reason"] == "redaction_changed"
     assert secret not in json.dumps(miss)
 
 
-def test_19_all_recordings_consumed_then_one_more_request_misses_and_does_not_go_live(stage: Stage) -> None:
-    stage.answers("/v1/chat/completions", whole(model_answer("one")))
-    with stage.recording() as agent:
+def test_19_all_recordings_consumed_then_one_more_request_misses_and_does_not_go_live(
+    services: RecordAndReplay,
+) -> None:
+    services.answers("/v1/chat/completions", whole(model_answer("one")))
+    with services.recording() as agent:
         agent.post(CHAT, json=chat("once")).raise_for_status()
-    replay = stage.replay()
+    replay = services.replay()
     with replay.client() as agent:
         assert text(agent.post(CHAT, json=chat("once"))) == "one"
         answer = agent.post(CHAT, json=chat("once"))
     assert answer.status_code == 424
     assert answer.json()["playhead"]["reason"] == "consumed"
-    assert stage.upstream.asked == []
+    assert services.upstream.asked == []
     report = replay.report(2)
     assert (report["verdict"], report["served"], report["missed"], report["live"]) == ("diverged", 1, 1, 0)

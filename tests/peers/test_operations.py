@@ -15,7 +15,17 @@ import pytest
 
 from tests.drills.relay import relay
 from tests.drills.up_processes import load_exchanges, until, up
-from tests.peers.stage import CHAT, OPENAI, TOOLS, Stage, config, model_answer, resident, whole, worker
+from tests.peers.record_and_replay import (
+    CHAT,
+    OPENAI,
+    TOOLS,
+    RecordAndReplay,
+    config,
+    model_answer,
+    resident,
+    whole,
+    worker,
+)
 from tests.support.service import command, surroundings
 
 pytestmark = pytest.mark.slow
@@ -45,14 +55,14 @@ def test_13_each_client_is_recorded_or_reported_as_bypass(tmp_path: Path) -> Non
     assert done.returncode in (0, 1)
 
 
-def test_17_a_soak_leaves_the_memory_flat(stage: Stage) -> None:
+def test_17_a_soak_leaves_the_memory_flat(services: RecordAndReplay) -> None:
     """A day's worth would take a day: after a warm-up, six hundred calls of thirty runs leave the worker as it was."""
-    stage.answers("/v1/chat/completions", whole(model_answer("again " * 200)))
+    services.answers("/v1/chat/completions", whole(model_answer("again " * 200)))
     asked = {"model": "gpt-4o", "messages": [{"role": "user", "content": "word " * 400}]}
 
     def work(runs: range) -> None:
         for number in runs:
-            with closing(stage.recorder.connection(f"{stage.run}-{number}", OPENAI)) as agent:
+            with closing(services.recorder.connection(f"{services.run}-{number}", OPENAI)) as agent:
                 for step in range(20):
                     body = json.dumps({**asked, "seed": step})
                     agent.request("POST", "/v1/chat/completions", body, {"content-type": "application/json"})
@@ -60,20 +70,20 @@ def test_17_a_soak_leaves_the_memory_flat(stage: Stage) -> None:
                     assert (answer.status, answer.read() != b"") == (200, True)
 
     work(range(10))
-    before = resident(worker(stage.recorder))
+    before = resident(worker(services.recorder))
     work(range(10, 40))
-    assert resident(worker(stage.recorder)) - before < 8
+    assert resident(worker(services.recorder)) - before < 8
 
 
 async def test_18_a_database_that_is_down_costs_the_agent_nothing_and_loses_nothing(
-    stage: Stage, data: Path, database_url: str
+    services: RecordAndReplay, data: Path, database_url: str
 ) -> None:
     """Fail open, as the operations page says: what waits in the spool is stored when the database is back."""
-    stage.answers("/v1/chat/completions", whole(model_answer("one")), whole(model_answer("two")))
-    place = config(stage.upstream.port)
+    services.answers("/v1/chat/completions", whole(model_answer("one")), whole(model_answer("two")))
+    place = config(services.upstream.port)
     async with relay(database_url) as database, up(data, "--database-url", database.url, config=place) as processes:
         context = ssl.create_default_context(cafile=processes.ready["ca"])
-        proxy = f"http://{stage.run}:@127.0.0.1:{processes.port}"
+        proxy = f"http://{services.run}:@127.0.0.1:{processes.port}"
         async with httpx.AsyncClient(proxy=proxy, verify=context, trust_env=False, timeout=60) as agent:
 
             async def ask(prompt: str) -> None:
@@ -81,13 +91,13 @@ async def test_18_a_database_that_is_down_costs_the_agent_nothing_and_loses_noth
                 (await agent.post(CHAT, json=body)).raise_for_status()
 
             await ask("before")
-            assert len(await load_exchanges(processes.api, stage.run)) == 1
+            assert len(await load_exchanges(processes.api, services.run)) == 1
             database.disconnect()
             async with asyncio.timeout(60):
                 await ask("while it is away")
             await until(lambda: _is_not_ready(processes.api))
             database.reconnect()
-        exchanges = await load_exchanges(processes.api, stage.run)
+        exchanges = await load_exchanges(processes.api, services.run)
     assert [json.loads(one.request.body.data)["messages"][0]["content"] for one in exchanges] == [
         "before",
         "while it is away",
@@ -106,13 +116,15 @@ for path in ("/a", "/b", "/a"):
 """
 
 
-def test_20_replay_with_the_network_namespace_cut(stage: Stage, tmp_path: Path, forking_playhead: Path) -> None:
+def test_20_replay_with_the_network_namespace_cut(
+    services: RecordAndReplay, tmp_path: Path, forking_playhead: Path
+) -> None:
     """No route, no name that resolves: the same answers, and nothing that was asked in vain."""
-    stage.answers("/a", whole(b"first", media="text/plain"), whole(b"second", media="text/plain"))
-    stage.answers("/b", whole(b"other", media="text/plain"))
-    with stage.recording() as agent:
+    services.answers("/a", whole(b"first", media="text/plain"), whole(b"second", media="text/plain"))
+    services.answers("/b", whole(b"other", media="text/plain"))
+    with services.recording() as agent:
         live = [agent.get(f"https://{TOOLS}{path}").text for path in ("/a", "/b", "/a")]
-    (tmp_path / "run.jsonl").write_bytes(stage.file())
+    (tmp_path / "run.jsonl").write_bytes(services.file())
     (tmp_path / "client.py").write_text(CLIENT)
     replay = (str(forking_playhead), "replay", "--data", str(tmp_path / "data"), "run.jsonl")
     done = _cut_off([*replay, "--", sys.executable, "client.py", f"https://{TOOLS}"], tmp_path)

@@ -14,12 +14,12 @@ import pytest
 from websockets.asyncio.client import connect
 
 from tests.live import sockets
-from tests.peers.stage import (
+from tests.peers.record_and_replay import (
     BEDROCK,
     CHAT,
     TOOLS,
+    RecordAndReplay,
     Service,
-    Stage,
     config,
     resident,
     service,
@@ -38,8 +38,14 @@ ASKED = {"model": "gpt-4o", "stream": True, "messages": [{"role": "user", "conte
 def event(delta: dict[str, object] | None = None, **more: object) -> bytes:
     """One chunk of a streamed chat completion."""
     choices = [] if delta is None else [{"index": 0, "delta": delta, "finish_reason": more.pop("finish_reason", None)}]
-    told = {"id": "chatcmpl-1", "object": "chat.completion.chunk", "created": 1, "model": "gpt-4o", "choices": choices}
-    return b"data: " + json.dumps(told | more).encode() + b"\n\n"
+    result = {
+        "id": "chatcmpl-1",
+        "object": "chat.completion.chunk",
+        "created": 1,
+        "model": "gpt-4o",
+        "choices": choices,
+    }
+    return b"data: " + json.dumps(result | more).encode() + b"\n\n"
 
 
 def part(arguments: str, **more: object) -> bytes:
@@ -93,13 +99,13 @@ def until_it_leaves(client: httpx.Client, size: int) -> bytes:
 
 
 def test_05_sse_with_tool_call_deltas_usage_chunk_reasoning_comment_keep_alives_and_a_mid_stream_error(
-    stage: Stage,
+    services: RecordAndReplay,
 ) -> None:
-    stage.answers("/v1/chat/completions", streamed_answer(*WHOLE), streamed_answer(*FAILED))
-    with stage.recording() as agent:
+    services.answers("/v1/chat/completions", streamed_answer(*WHOLE), streamed_answer(*FAILED))
+    with services.recording() as agent:
         live = [until_it_ends(agent) for _ in range(2)]
     assert live == [(b"".join(WHOLE), True), (b"".join(FAILED), True)]
-    good, failed = stage.calls()
+    good, failed = services.calls()
     [asked] = good["tool_calls"]
     assert (asked["id"], asked["name"], asked["arguments"]) == ("call_1", "search", {"query": "refunds"})
     assert (good["usage"]["input_tokens"], good["usage"]["output_tokens"]) == (9, 7)
@@ -107,65 +113,69 @@ def test_05_sse_with_tool_call_deltas_usage_chunk_reasoning_comment_keep_alives_
     assert (good["finish_reason"], good["complete"], good["streamed"]) == ("tool_calls", True, True)
     assert (failed["text"], failed["complete"], failed["status"]) == ("Hal", False, 200)
 
-    replay = stage.replay()
+    replay = services.replay()
     with replay.client() as agent:
         assert [until_it_ends(agent) for _ in range(2)] == live
     assert replay.report(2)["served"] == 2
 
 
-def test_05_a_client_abort_is_recorded_as_one_and_replayed_as_far_as_it_went(stage: Stage) -> None:
+def test_05_a_client_abort_is_recorded_as_one_and_replayed_as_far_as_it_went(services: RecordAndReplay) -> None:
     seen = b"".join(WHOLE[:4])
     # The upstream has more to say, and says it to nobody.
-    stage.answers("/v1/chat/completions", streamed_answer(*WHOLE[:4], ends=False)[:-1])
-    with stage.recording() as agent:
+    services.answers("/v1/chat/completions", streamed_answer(*WHOLE[:4], ends=False)[:-1])
+    with services.recording() as agent:
         assert until_it_leaves(agent, len(seen)) == seen
-    call = until(lambda: next(iter(stage.calls()), None))
+    call = until(lambda: next(iter(services.calls()), None))
     assert (call["outcome"], call["complete"]) == ("client_closed", False)
-    replay = stage.replay()
+    replay = services.replay()
     with replay.client() as agent:
         assert until_it_leaves(agent, len(seen)) == seen
     assert replay.report(1)["verdict"] == "right"
 
 
 def test_06_a_stream_cut_before_its_terminal_event_is_marked_incomplete_and_never_served_as_a_whole_one(
-    stage: Stage,
+    services: RecordAndReplay,
 ) -> None:
     """The cut is part of the record: it comes again at the same byte, and no agent takes it for the end of an answer."""
-    stage.answers("/v1/chat/completions", streamed_answer(*WHOLE[:6], ends=False))
-    with stage.recording() as agent:
+    services.answers("/v1/chat/completions", streamed_answer(*WHOLE[:6], ends=False))
+    with services.recording() as agent:
         live = until_it_ends(agent)
     assert live == (b"".join(WHOLE[:6]), False)
-    [call] = stage.calls()
+    [call] = services.calls()
     assert (call["complete"], call["outcome"]) == (False, "server_closed")
-    replay = stage.replay()
+    replay = services.replay()
     with replay.client() as agent:
         assert until_it_ends(agent) == live
 
 
-def test_06_bytes_that_are_missing_from_the_record_are_not_served_at_all(stage: Stage, tmp_path: Path) -> None:
+def test_06_bytes_that_are_missing_from_the_record_are_not_served_at_all(
+    services: RecordAndReplay, tmp_path: Path
+) -> None:
     """A body beyond the limit passes whole and is kept in part: replay refuses it."""
     body = hashlib.shake_128(b"x").digest(300_000)
-    stage.answers("/big", whole(body, media="application/octet-stream"))
-    small = config(stage.upstream.port).replace("150000000", "100000")
-    with service(stage.recorder.data.parent / "limited", "--database-url", _database(stage), config=small) as recorder:
-        with recorder.client(stage.run) as agent:
+    services.answers("/big", whole(body, media="application/octet-stream"))
+    small = config(services.upstream.port).replace("150000000", "100000")
+    with service(
+        services.recorder.data.parent / "limited", "--database-url", _database(services), config=small
+    ) as recorder:
+        with recorder.client(services.run) as agent:
             assert agent.get(f"https://{TOOLS}/big").content == body
-        recorder.calls(stage.run)
-        file = recorder.request("GET", f"/runs/{stage.run}/bundle").content
-    replay = stage.replay(file)
+        recorder.calls(services.run)
+        file = recorder.request("GET", f"/runs/{services.run}/bundle").content
+    replay = services.replay(file)
     with replay.client() as agent:
         miss = agent.get(f"https://{TOOLS}/big")
     assert (miss.status_code, miss.json()["playhead"]["reason"]) == (424, "incomplete")
 
 
-def _database(stage: Stage) -> str:
-    line = stage.recorder.process.args
+def _database(services: RecordAndReplay) -> str:
+    line = services.recorder.process.args
     assert isinstance(line, list)
     return str(line[line.index("--database-url") + 1])
 
 
 @pytest.mark.timeout(300)
-def test_10_a_40_mb_body(stage: Stage) -> None:
+def test_10_a_40_mb_body(services: RecordAndReplay) -> None:
     """It passes, is kept whole, comes again byte for byte, and neither process keeps it in memory afterwards.
 
     It is larger than what a worker holds of a body (`BODY_LIMIT`), as one of 100 MB is, which takes this test 5 s of CPU more.
@@ -174,16 +184,16 @@ def test_10_a_40_mb_body(stage: Stage) -> None:
     size = count * 1_000_000
     block = hashlib.shake_128(b"block").digest(1_000_000)
     head = f"HTTP/1.1 200 OK\r\ncontent-type: application/octet-stream\r\ncontent-length: {size}\r\n\r\n".encode()
-    stage.answers("/huge", [head, *([block] * count)])
+    services.answers("/huge", [head, *([block] * count)])
     wanted = hashlib.sha256(block * count).hexdigest()
 
-    before = resident(worker(stage.recorder))
-    assert fetch_digest(stage.recorder, stage.run, "/huge") == wanted
-    assert resident(worker(stage.recorder)) - before < 32
-    [call] = stage.recorder.calls(stage.run, is_summary=True)
+    before = resident(worker(services.recorder))
+    assert fetch_digest(services.recorder, services.run, "/huge") == wanted
+    assert resident(worker(services.recorder)) - before < 32
+    [call] = services.recorder.calls(services.run, is_summary=True)
     assert call["complete"] is True
-    replay = stage.replay()
-    assert fetch_digest(stage.player, replay.id, "/huge") == wanted
+    replay = services.replay()
+    assert fetch_digest(services.player, replay.id, "/huge") == wanted
     assert replay.report(1)["verdict"] == "right"
 
 
@@ -211,7 +221,7 @@ def frame(kind: str, payload: dict[str, object]) -> bytes:
     return message + struct.pack(">I", zlib.crc32(message))
 
 
-def test_11_a_bedrock_eventstream(stage: Stage) -> None:
+def test_11_a_bedrock_eventstream(services: RecordAndReplay) -> None:
     """Its checksums hold after recording and after replay: nothing was decoded and encoded again on the way."""
     frames = (
         frame("messageStart", {"role": "assistant"}),
@@ -221,23 +231,23 @@ def test_11_a_bedrock_eventstream(stage: Stage) -> None:
         frame("metadata", {"usage": {"inputTokens": 3, "outputTokens": 2, "totalTokens": 5}}),
     )
     path = "/model/anthropic.claude-3-haiku/converse-stream"
-    stage.answers(path, streamed_answer(*frames, media="application/vnd.amazon.eventstream"))
+    services.answers(path, streamed_answer(*frames, media="application/vnd.amazon.eventstream"))
     url = f"https://{BEDROCK}{path}"
     asked = {"messages": [{"role": "user", "content": [{"text": "hi"}]}]}
     signed = "AWS4-HMAC-SHA256 Credential=AKIDEXAMPLE/20261121/us-east-1/bedrock/aws4_request, Signature=%064x"
-    with stage.recording() as agent:
+    with services.recording() as agent:
         live = agent.post(url, json=asked, headers={"authorization": signed % 1, "x-amz-date": "20261121T200000Z"})
     assert live.content == b"".join(frames)
-    [call] = stage.calls()
+    [call] = services.calls()
     assert (call["text"], call["complete"], call["usage"]["output_tokens"]) == ("Hallo", True, 2)
-    replay = stage.replay()
+    replay = services.replay()
     with replay.client() as agent:
         again = agent.post(url, json=asked, headers={"authorization": signed % 2, "x-amz-date": "20261122T080000Z"})
     assert again.content == live.content
     assert replay.report(1)["verdict"] == "right"
 
 
-def test_12_a_codex_websocket_upgrade(stage: Stage) -> None:
+def test_12_a_codex_websocket_upgrade(services: RecordAndReplay) -> None:
     """Codex speaks Responses over a WebSocket. It is recorded, and replayed, as one: no 404, no fall-back."""
     asked = json.dumps({"type": "response.create", "model": "gpt-5", "input": "hello"})
 
@@ -250,17 +260,17 @@ def test_12_a_codex_websocket_upgrade(stage: Stage) -> None:
             await line.send(asked)
             return [str(await line.recv()), str(await line.recv())]
 
-    certificate = stage.recorder.data.parent / "sockets-ca.pem"
+    certificate = services.recorder.data.parent / "sockets-ca.pem"
     upstream_ca().cert_pem.write_to_path(str(certificate))
     with sockets.standing(upstream_tls("127.0.0.1")) as port:
-        told = f'upstream_ca = "{certificate}"\n[upstreams]\n"api.openai.com" = "https://127.0.0.1:{port}"\n'
+        answer = f'upstream_ca = "{certificate}"\n[upstreams]\n"api.openai.com" = "https://127.0.0.1:{port}"\n'
         with service(
-            stage.recorder.data.parent / "sockets", "--database-url", _database(stage), config=told
+            services.recorder.data.parent / "sockets", "--database-url", _database(services), config=answer
         ) as recorder:
-            live = asyncio.run(speak(recorder, stage.run))
-            [call] = recorder.calls(stage.run)
-            file = recorder.request("GET", f"/runs/{stage.run}/bundle").content
+            live = asyncio.run(speak(recorder, services.run))
+            [call] = recorder.calls(services.run)
+            file = recorder.request("GET", f"/runs/{services.run}/bundle").content
     assert call["text"] == "answer 1 to hello"
-    replay = stage.replay(file)
-    assert asyncio.run(speak(stage.player, replay.id)) == live
+    replay = services.replay(file)
+    assert asyncio.run(speak(services.player, replay.id)) == live
     assert replay.report(1)["verdict"] == "right"

@@ -32,10 +32,10 @@ class Runner:
 
     def uses(self, action: Path, **inputs: str) -> int:
         """Run the steps of a composite action; the first that fails ends it."""
-        told = yaml.safe_load((action / "action.yml").read_text())
-        values = {name: str(one.get("default", "")) for name, one in told.get("inputs", {}).items()}
+        output = yaml.safe_load((action / "action.yml").read_text())
+        values = {name: str(one.get("default", "")) for name, one in output.get("inputs", {}).items()}
         values |= {name.replace("_", "-"): value for name, value in inputs.items()}
-        for step in told["runs"]["steps"]:
+        for step in output["runs"]["steps"]:
             given = {name: _fill_inputs(text, values) for name, text in step.get("env", {}).items()}
             code = self.runs(step["run"], {**given, "GITHUB_ACTION_PATH": str(action)})
             if code:
@@ -159,8 +159,8 @@ def test_a_recording_that_is_not_there_fails_the_first_step_and_says_so(runner: 
 
 
 def test_what_a_caller_gives_is_no_script_of_the_action(runner: Runner) -> None:
-    told = yaml.safe_load((ACTION / "action.yml").read_text())
-    assert all("${{" not in step["run"] for step in told["runs"]["steps"])
+    text = yaml.safe_load((ACTION / "action.yml").read_text())
+    assert all("${{" not in step["run"] for step in text["runs"]["steps"])
     assert runner.uses(action(runner), recording='"; touch pwned; "') == 125
     assert not (runner.root / "pwned").exists()
 

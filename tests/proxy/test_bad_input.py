@@ -183,8 +183,8 @@ def test_a_token_may_come_from_a_file(tmp_path: Path, monkeypatch: pytest.Monkey
         file.write_text(f"{name}-of-the-team\n")
         monkeypatch.setenv(f"PLAYHEAD_{name.upper()}_FILE", str(file))
     found = load_settings({}, None)
-    told = [secret and secret.get_secret_value() for secret in (found.token, found.api_token)]
-    assert told == ["token-of-the-team", "api_token-of-the-team"]
+    result = [secret and secret.get_secret_value() for secret in (found.token, found.api_token)]
+    assert result == ["token-of-the-team", "api_token-of-the-team"]
     (tmp_path / "token").unlink()
     with pytest.raises(Failure, match=f"token_file: cannot read {tmp_path}/token: No such file"):
         load_settings({}, None)
@@ -301,7 +301,7 @@ def test_a_variable_of_thousands_of_brackets(monkeypatch: pytest.MonkeyPatch) ->
                 load_settings({}, None)
 
 
-def test_a_user_without_a_home_is_told_what_to_name(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_user_without_a_home_learns_what_to_set(monkeypatch: pytest.MonkeyPatch) -> None:
     """As in a container that runs with any number as its user."""
     use_unknown_user(monkeypatch)
     monkeypatch.delenv("HOME", raising=False)

@@ -126,8 +126,8 @@ async def test_a_model_that_begins_to_answer_otherwise_is_found(
     async with running(data, "--database-url", database_url, "--config", str(home / "playhead.toml")):
         first = await run_playhead(home, *line)
         assert first.code == 3, first.err
-        [told] = json.loads(first.out)["canaries"]
-        assert (told["verdict"], told["asked"], told["reference_answers"].popitem()[1]) == ("cannot tell", 41, 1)
+        [result] = json.loads(first.out)["canaries"]
+        assert (result["verdict"], result["asked"], result["reference_answers"].popitem()[1]) == ("cannot tell", 41, 1)
         assert model.keys == {f"Bearer {KEY}"}
 
         second = await run_playhead(home, *line, "--times", "60")
@@ -135,16 +135,16 @@ async def test_a_model_that_begins_to_answer_otherwise_is_found(
         model.is_down = True
         third = await run_playhead(home, *line)
         assert third.code == 3
-        [told] = json.loads(third.out)["canaries"]
-        assert (told["reason"], told["not_run"]) == ("nobody answered in this shot", 38)
-        assert "was answered with 503" in told["problem"]
+        [result] = json.loads(third.out)["canaries"]
+        assert (result["reason"], result["not_run"]) == ("nobody answered in this shot", 38)
+        assert "was answered with 503" in result["problem"]
 
         model.is_down, model.says = False, "Lyon"
         budget = await run_playhead(home, *line, "--budget", "0.0005USD")
-        [told] = json.loads(budget.out)["canaries"]
-        assert told["not_run"] > 20
-        assert told["problem"] == "the budget of 0.0005 USD was used up"
-        assert (budget.code, told["verdict"], told["stage"]) == (1, "changed", "answers")
+        [result] = json.loads(budget.out)["canaries"]
+        assert result["not_run"] > 20
+        assert result["problem"] == "the budget of 0.0005 USD was used up"
+        assert (budget.code, result["verdict"], result["stage"]) == (1, "changed", "answers")
         [event] = model.events
         assert (event["event"], event["canary"]["name"]) == ("canary.changed", "capital")
 

@@ -71,8 +71,8 @@ async def test_what_was_imported_is_listed_shown_explained_and_carried_on(desk: 
     cut = replace(short, response=replace(short.response, body=body))
     file = bundle_file(tmp_path / "run.jsonl", [cut, *rest])
 
-    told = await desk("import", file)
-    assert told.out.strip() == f"{file}: run run-1, 2 exchanges imported"
+    result = await desk("import", file)
+    assert result.out.strip() == f"{file}: run run-1, 2 exchanges imported"
     assert (await desk("import", file)).out.strip() == f"{file}: run run-1, was here already"
 
     [run] = json.loads((await desk("ls", "--json", "--limit", "500")).out)["items"]
@@ -134,9 +134,7 @@ async def test_what_was_imported_is_listed_shown_explained_and_carried_on(desk: 
 
 
 @pytest.mark.slow
-async def test_a_shell_is_given_the_token_and_who_is_set_otherwise_than_the_up_is_told(
-    data: Path, database_url: str
-) -> None:
+async def test_a_shell_gets_the_token_and_a_warning_where_settings_differ(data: Path, database_url: str) -> None:
     desk = Desk(data=data)
     async with running(data, "--database-url", database_url, config='token = "let-me-in"\n') as service:
         pointed = json.loads((await desk("env", "--json", "--config", data.with_suffix(".toml"))).out)

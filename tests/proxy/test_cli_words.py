@@ -80,7 +80,7 @@ def wrong(*arguments: str) -> str:
 
 
 @pytest.mark.parametrize("option", ["--data", "--config", "--database-url", "--json"])
-def test_an_option_before_the_command_is_told_where_it_goes(option: str) -> None:
+def test_an_option_before_the_command_is_refused_with_its_place(option: str) -> None:
     assert f"goes behind one: playhead ls {option} …" in wrong(option, "x", "ls")
 
 
@@ -141,7 +141,7 @@ def test_a_table_shows_what_leads_to_a_call_and_its_branch() -> None:
     assert [row[:3] for row in rows] == [("1", "", "1"), ("2", "1", "1"), ("3", "1", "2"), ("4", "1+3", "")]
 
 
-def test_an_answer_that_failed_under_200_is_told_from_one_that_was_too_large_to_keep() -> None:
+def test_an_error_under_200_is_distinguished_from_an_answer_too_large_to_keep() -> None:
     too_large = call(1, complete=False, finish_reason=None)
     broken = call(2, complete=False, finish_reason=None, streamed=True)
     failed = call(3, finish_reason="failed")
@@ -281,7 +281,7 @@ def test_a_run_in_which_something_is_cut_is_not_offered_as_if_it_were_whole() ->
     assert "incomplete: a body was larger than body_limit\n" in only_request
 
 
-def test_a_file_that_may_not_be_executed_is_told_from_a_command_that_is_not_there(tmp_path: Path) -> None:
+def test_a_file_without_execute_permission_is_distinguished_from_a_missing_command(tmp_path: Path) -> None:
     script = tmp_path / "agent.py"
     script.write_text("print(1)")
     with pytest.raises(Failure, match="it is not executable; run chmod"):
@@ -336,7 +336,7 @@ def test_a_mistyped_command_names_those_like_it(mistyped: str, meant: str) -> No
     assert f"'{meant}'" in done.output
 
 
-def test_an_output_that_takes_no_more_is_told_in_a_sentence() -> None:
+def test_an_output_that_cannot_be_written_is_reported_in_a_sentence() -> None:
     with Path("/dev/full").open("wb") as full:
         line = [sys.executable, "-c", "from proxy.cli import main; main()", "config"]
         done = subprocess.run(line, stdout=full, stderr=subprocess.PIPE, text=True, timeout=60, check=False)

@@ -112,9 +112,9 @@ async def test_the_same_in_json(home: Path) -> None:
     save_agent(home, "good", finding())
     save_agent(home, "bad", finding(1))
     done = await run_playhead(home, "diff", "good.jsonl", "bad.jsonl", "--json")
-    told = json.loads(done.out)
+    answer = json.loads(done.out)
     assert done.code == 1
-    assert (told["cause"]["cause"], told["cause"]["a_step"], told["cause"]["leads_to"]) == ("tool_answer", 4, 4)
+    assert (answer["cause"]["cause"], answer["cause"]["a_step"], answer["cause"]["leads_to"]) == ("tool_answer", 4, 4)
 
 
 @pytest.mark.parametrize(
@@ -210,12 +210,12 @@ async def test_of_several_answers_the_first_that_turns_the_outcome_is_found(home
     )
     (home / "agent.py").write_text(AGENT % (True, "3 in bad"))
     done = await run_playhead(home, "bisect", "good.jsonl", "bad.jsonl", "--json", "--", python, "agent.py")
-    told = json.loads(done.out)
+    answer = json.loads(done.out)
     assert done.code == 0, done.err
-    assert told["verdict"] == "found"
-    assert told["alone"] is True
-    assert [one["a"]["step"] for one in told["culprits"]] == [8]
-    assert len(told["trials"]) <= 6
+    assert answer["verdict"] == "found"
+    assert answer["alone"] is True
+    assert [one["a"]["step"] for one in answer["culprits"]] == [8]
+    assert len(answer["trials"]) <= 6
 
 
 @pytest.mark.slow
@@ -300,8 +300,10 @@ async def test_of_two_tools_in_parallel_the_one_that_matters_is_found(home: Path
     )
     assert (done.code, " missed" in done.err) == (0, False), done.err
     compared = await run_playhead(home, "diff", "good.jsonl", "bad.jsonl", "--json")
-    told = json.loads(compared.out)
-    assert (told["cause"]["cause"], told["cause"]["a_step"], told["roots"]) == ("tool_answer", 6, 1), told["pairs"]
+    answer = json.loads(compared.out)
+    assert (answer["cause"]["cause"], answer["cause"]["a_step"], answer["roots"]) == ("tool_answer", 6, 1), answer[
+        "pairs"
+    ]
 
 
 def test_answers_that_cannot_be_tried_apart_are_all_named() -> None:
@@ -319,10 +321,10 @@ def side_by_side(
     made: list[Exchange] = []
     messages: list[Any] = [{"role": "system", "content": "Be brief."}, {"role": "user", "content": "Find out."}]
 
-    def add(seconds: int, url: str, asked: Any, told: Any) -> None:
+    def add(seconds: int, url: str, asked: Any, result: Any) -> None:
         number = offset * 1000 + len(made) + 1
         at = NOON + (offset + seconds) * SECOND
-        request, response = json.dumps(asked).encode(), json.dumps(told).encode()
+        request, response = json.dumps(asked).encode(), json.dumps(result).encode()
         made.append(exchange(number, run=name, at=at, url=url, request=request, response=response))
 
     for turn in range(3):
@@ -355,9 +357,9 @@ async def test_runs_that_differ_only_in_what_answers_make_anew_are_the_same(home
     save_agent(home, "one", stamping_agent(0))
     save_agent(home, "other", stamping_agent(4000))
     done = await run_playhead(home, "diff", "one.jsonl", "other.jsonl", "--json")
-    told = json.loads(done.out)
-    assert set(told["counts"]) == {"same", "volatile"}, told["pairs"]
-    assert (done.code, told["same"], told["cause"]) == (0, True, None)
+    answer = json.loads(done.out)
+    assert set(answer["counts"]) == {"same", "volatile"}, answer["pairs"]
+    assert (done.code, answer["same"], answer["cause"]) == (0, True, None)
 
 
 async def test_what_a_profile_says_to_ignore_in_answers_is_no_difference(home: Path) -> None:
@@ -407,12 +409,12 @@ def test_a_bracket_closes_around_the_turn_whatever_must_be_skipped(count: int, d
 
 
 def test_drift_of_one_model_says_nothing_about_the_others() -> None:
-    told: dict[str, Any] = {"variants": [], "items": [], "answers": []}
+    result: dict[str, Any] = {"variants": [], "items": [], "answers": []}
     lines: list[str] = []
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("proxy.terminal.table.click.echo", lambda line, color: lines.append(line))
-        show_drift(told, Sheet(width=200, colour=False), ["--model nope"])
-        show_drift(told, Sheet(width=200, colour=False))
+        show_drift(result, Sheet(width=200, colour=False), ["--model nope"])
+        show_drift(result, Sheet(width=200, colour=False))
     assert lines == [
         "no model has answered for --model nope; leave these options out to see which have: playhead drift",
         "no model has answered yet; record a run with: playhead record -- COMMAND",
@@ -451,8 +453,8 @@ def test_drift_says_when_a_model_that_is_rolled_out_bit_by_bit_answered_last(
     }
     variant = {**names[1], "provider": "openai", "model_requested": "m", "calls": 552}
     times = {"first_at": change["first_at"], "last_at": change["first_at"]}
-    told = {"variants": [{**variant, **times}], "items": [change], "answers": [], "latencies": []}
-    show_drift(told, Sheet(width=200, colour=False))
+    result = {"variants": [{**variant, **times}], "items": [change], "answers": [], "latencies": []}
+    show_drift(result, Sheet(width=200, colour=False))
     first, second, *_ = capsys.readouterr().out.splitlines()
     assert first.endswith(f"since 2026-11-10 01:16:22 m-2 (fp_1) {how} m-1 (fp_1)")
     assert second == second_line

@@ -81,7 +81,7 @@ def lives(pid: str) -> bool:
     return status.exists() and status.read_text().rpartition(")")[2].split()[0] != "Z"
 
 
-async def test_the_story_is_told_to_its_end(tmp_path: Path, screen: Screen) -> None:
+async def test_the_demo_runs_to_its_end(tmp_path: Path, screen: Screen) -> None:
     assert await run_story(story(tmp_path, screen)) == 0
     text = screen_text(screen)
     for words in (

@@ -126,8 +126,8 @@ async def test_a_cassette_answers_real_clients_as_it_lies(tmp_path: Path, data: 
 async def test_a_fixture_of_llm_fixture_replay_answers_the_sdk_whose_call_it_is(
     tmp_path: Path, data: Path, agent: list[str]
 ) -> None:
-    told = {"hash": "0" * 64, "args_repr": "()", "kwargs_repr": repr(QUESTION), "response_json": ANSWER}
-    (tmp_path / "llm.jsonl").write_text(json.dumps(told) + "\n")
+    result = {"hash": "0" * 64, "args_repr": "()", "kwargs_repr": repr(QUESTION), "response_json": ANSWER}
+    (tmp_path / "llm.jsonl").write_text(json.dumps(result) + "\n")
     (tmp_path / "agent.py").write_text("\n".join(AGENT.splitlines()[:4]))
     done = await playhead(data, "replay", tmp_path / "llm.jsonl", "--", *agent)
     assert (done.out.splitlines(), done.code) == (SAID[:1], 0), done.err
@@ -137,10 +137,10 @@ async def test_a_fixture_of_llm_fixture_replay_answers_the_sdk_whose_call_it_is(
 async def test_an_imported_cassette_is_a_run_like_any_other(tmp_path: Path, desk: Desk, agent: list[str]) -> None:
     file = cassette(tmp_path / "talk.yaml", secret="sk-proj-abcdefghijklmnopqrstuvwxyz0123456789")
 
-    told = await desk("import", file)
-    assert told.out.strip() == f"{file}: run talk, 3 exchanges imported"
-    assert "skipped interaction 2: 'nowhere' is not the URL of an HTTP request" in told.err
-    assert "no chunk boundaries" in told.err
+    result = await desk("import", file)
+    assert result.out.strip() == f"{file}: run talk, 3 exchanges imported"
+    assert "skipped interaction 2: 'nowhere' is not the URL of an HTTP request" in result.err
+    assert "no chunk boundaries" in result.err
     assert (await desk("import", file)).out.strip() == f"{file}: run talk, was here already"
 
     [run] = json.loads((await desk("import", "--json", "--run", "other", file)).out)
@@ -170,8 +170,8 @@ async def test_what_goes_out_in_another_form_comes_in_and_answers_the_same(
 ) -> None:
     await desk("import", cassette(tmp_path / "talk2.yaml"))
     for form, file in (("vcr", tmp_path / "again.yaml"), ("har", tmp_path / "again2.har")):
-        told = json.loads((await desk("export", "talk2", "--format", form, "-o", file, "--json")).out)
-        assert (told["exchanges"], told["skipped"], told["format"]) == (3, [], form)
+        answer = json.loads((await desk("export", "talk2", "--format", form, "-o", file, "--json")).out)
+        assert (answer["exchanges"], answer["skipped"], answer["format"]) == (3, [], form)
         done = await desk("replay", file, "--", *agent)
         assert (done.out.splitlines(), done.code) == (SAID, 0), done.err
     refused = await desk("import", file, "--run", "talk2")
@@ -227,13 +227,13 @@ async def test_headers_that_a_recorder_left_out_can_be_given(tmp_path: Path, des
         'import httpx; print(httpx.post("https://api.anthropic.com/v1/messages", json={"model": "m", "messages": []},'
         ' headers={"anthropic-version": "2023-06-01"}).status_code)'
     )
-    told: dict[str, dict[str, object]] = {
+    answer: dict[str, dict[str, object]] = {
         "request": {"method": "POST", "uri": "https://api.anthropic.com/v1/messages", "headers": {}},
         "response": {"status": {"code": 200, "message": "OK"}, "headers": {}, "body": {"string": "{}"}},
     }
-    told["request"]["body"] = '{"model": "m", "messages": []}'
+    answer["request"]["body"] = '{"model": "m", "messages": []}'
     file = tmp_path / "bare.yaml"
-    file.write_text(yaml.safe_dump({"interactions": [told]}))
+    file.write_text(yaml.safe_dump({"interactions": [answer]}))
     await desk("import", file)
     missed = await desk("replay", "bare", "--", *agent)
     assert (missed.out.strip(), missed.code) == ("424", 1)

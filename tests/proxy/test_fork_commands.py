@@ -71,11 +71,11 @@ def test_a_file_that_cannot_be_read_says_why(tmp_path: Path) -> None:
             load_overrides([words])
 
 
-def test_what_a_worker_is_told_of_a_file(tmp_path: Path) -> None:
+def test_what_a_worker_knows_of_a_file(tmp_path: Path) -> None:
     file = tmp_path / "a.toml"
     file.write_text("\n[[override]]\nstep = 1\ntext = 'x'\n")
-    told = {"overrides": [{"step": 1, "text": "x"}], "lines": [2], "overrides_file": str(file)}
-    assert (load_overrides([str(file)]), load_overrides([])) == (told, {})
+    result = {"overrides": [{"step": 1, "text": "x"}], "lines": [2], "overrides_file": str(file)}
+    assert (load_overrides([str(file)]), load_overrides([])) == (result, {})
     (tmp_path / "new.bin").write_bytes(b"\xff")
     given = [f"file:a=b.txt#2=@{tmp_path / 'new.bin'}", str(file), "input:Sure? =yes", 'run:date={"exit": 1}']
     entries = load_overrides(given)["overrides"]
@@ -92,12 +92,12 @@ def test_a_summary_says_once_what_was_not_let_out_and_what_is_not_stored_yet() -
     fork = {"parent": "a", "forked_at": 2, "blocked": 3, "blocked_calls": [{"asked": one} for one in asked]}
     report = {"served": 2, "edited": 0, "live": 4, "missed": 0, "unused": 0, "misses": [], "fork": fork}
     run = {"id": "b", "known_cost_usd": None, "unpriced": 0}
-    told = list(summary_lines(run, report, "a"))
-    assert told[1].strip() == "2 calls answered free of charge, 4 live ($0), 3 blocked"
-    assert [line.strip() for line in told if "blocked" in line][1:] == [
+    result = list(summary_lines(run, report, "a"))
+    assert result[1].strip() == "2 calls answered free of charge, 4 live ($0), 3 blocked"
+    assert [line.strip() for line in result if "blocked" in line][1:] == [
         "blocked 2 times: POST https://mail.example/send: it may change something there; to let it out: --side-effects 'POST mail.example=allow'",
         "blocked: DELETE https://crm.example/1: it may change something there; to let it out: --side-effects 'DELETE crm.example=allow'",
     ]
-    told = list(summary_lines(run, report, "a", "the disk is full"))
-    assert "4 live (at a cost that is not known yet)" in told[1]
-    assert told[2].strip() == "not all stored yet, the rest waits in the spool: the disk is full"
+    result = list(summary_lines(run, report, "a", "the disk is full"))
+    assert "4 live (at a cost that is not known yet)" in result[1]
+    assert result[2].strip() == "not all stored yet, the rest waits in the spool: the disk is full"

@@ -79,19 +79,19 @@ async def test_a_judgement_is_recorded_and_costs_nothing_the_second_time(
     async with running(data, "--database-url", database_url):
         first = await run_playhead(home, *line, "--labels", "labels.csv")
         assert first.code == 3, first.err
-        told = json.loads(first.out)
-        assert [(one["criterion"], one["verdict"]) for one in told["judgements"]] == [
+        answer = json.loads(first.out)
+        assert [(one["criterion"], one["verdict"]) for one in answer["judgements"]] == [
             ("searched", "pass"),
             ("brief", "cannot tell"),
         ]
-        assert "did not answer with a JSON object" in told["judgements"][1]["reason"]
-        assert (told["agreement"]["count"], told["agreement"]["agreeing"]) == (2, 1)
+        assert "did not answer with a JSON object" in answer["judgements"][1]["reason"]
+        assert (answer["agreement"]["count"], answer["agreement"]["agreeing"]) == (2, 1)
         assert len(judge.asked) == 2
         assert judge.asked[0]["seed"] == 1
 
         judge.says = {"": "fail"}
         again = await run_playhead(home, *line)
-        assert (again.code, json.loads(again.out)["judgements"], len(judge.asked)) == (3, told["judgements"], 2), (
+        assert (again.code, json.loads(again.out)["judgements"], len(judge.asked)) == (3, answer["judgements"], 2), (
             again.err
         )
 

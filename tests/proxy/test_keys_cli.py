@@ -15,8 +15,8 @@ import pytest
 from calls.model import Exchange
 from store.active_profiles import load_profiles
 from store.bundle.bundle import Bundle, Entry, bundle_lines
-from tests.calls.asking import TICKETS, asking
 from tests.calls.comparison.test_calibrate import agent, exchange
+from tests.calls.sample_requests import TICKETS, json_request
 from tests.support.h1 import Message, origin
 from tests.support.service import command, running
 
@@ -71,11 +71,11 @@ async def test_two_bundles_are_compared_and_nothing_is_written_unasked(place: Pa
 async def test_with_consent_the_rules_are_written_and_the_recordings_agree(place: Path) -> None:
     before = (place / "playhead.toml").read_text()
     done = await run_playhead(place, "calibrate", "a.jsonl", "b.jsonl", "--write", "--json")
-    told = json.loads(done.out)
-    assert (told["before"]["agree"], told["after"]["agree"], told["written"]) == (0, 6, "playhead.toml")
+    result = json.loads(done.out)
+    assert (result["before"]["agree"], result["after"]["agree"], result["written"]) == (0, 6, "playhead.toml")
     after = (place / "playhead.toml").read_text()
     assert after.startswith(before)
-    assert after.endswith(told["proposed"])
+    assert after.endswith(result["proposed"])
     again = json.loads((await run_playhead(place, "calibrate", "a.jsonl", "b.jsonl", "--json")).out)
     assert (again["before"]["agree"], again["fields"], again["proposed"], again["written"]) == (6, [], None, None)
 
@@ -94,8 +94,8 @@ async def test_at_a_terminal_the_person_is_asked(place: Path, said: bytes, profi
 
 
 async def test_recordings_that_stay_apart_are_exit_code_1(place: Path) -> None:
-    bundle(place, "c", [exchange(asking(TICKETS, {"q": "What is the weather?"}))])
-    bundle(place, "d", [exchange(asking(TICKETS, {"q": "What is the time?"}))])
+    bundle(place, "c", [exchange(json_request(TICKETS, {"q": "What is the weather?"}))])
+    bundle(place, "d", [exchange(json_request(TICKETS, {"q": "What is the time?"}))])
     done = await run_playhead(place, "calibrate", "c.jsonl", "d.jsonl")
     assert done.code == 1
     assert "nothing suggests that it does not matter" in done.out
@@ -122,7 +122,9 @@ async def test_runs_are_compared_with_bundles_and_stored_calls_are_keyed_again(
 ) -> None:
     answers: list[Any] = [{"found": 1}, {"found": 2}]
     file = bundle(
-        tmp_path, "a", [exchange(asking(TICKETS, {"q": 1, "ref": n}), told, n) for n, told in enumerate(answers)]
+        tmp_path,
+        "a",
+        [exchange(json_request(TICKETS, {"q": 1, "ref": n}), result, n) for n, result in enumerate(answers)],
     )
     async with running(data, "--database-url", database_url):
         assert (await run_playhead(tmp_path, "import", file, "--data", data)).code == 0
@@ -139,8 +141,8 @@ async def test_runs_are_compared_with_bundles_and_stored_calls_are_keyed_again(
         assert dry.code == 1, "they would collide"
         assert "run a: steps 1, 2 had keys of their own and now share one, with 2 different answers" in dry.out
         assert "2 calls in 1 run: 2 would have another key, 0 the same" in dry.out
-        told = json.loads((await run_playhead(tmp_path, "rekey", "last", "--json", *with_rules)).out)
-        assert (told["changed"], told["collide"], told["items"][0]["run"]) == (2, 1, "a")
+        result = json.loads((await run_playhead(tmp_path, "rekey", "last", "--json", *with_rules)).out)
+        assert (result["changed"], result["collide"], result["items"][0]["run"]) == (2, 1, "a")
         again = await run_playhead(tmp_path, "rekey", "a", *with_rules)
         assert (again.code, again.out.strip()) == (0, "2 calls in 1 run: 0 have another key, 2 the same")
 
@@ -172,8 +174,8 @@ async def test_an_agent_that_makes_up_ids_is_replayed_after_its_recordings_were_
     agent = ("--", python, "agent.py")
 
     def answer(asked: Message) -> Message:
-        told = json.dumps({"found": json.loads(asked.body)["q"] * 3}).encode()
-        return Message(status=200, headers=(("content-type", "application/json"),), body=told)
+        result = json.dumps({"found": json.loads(asked.body)["q"] * 3}).encode()
+        return Message(status=200, headers=(("content-type", "application/json"),), body=result)
 
     async with origin(answer) as url:
         config.write_text(f'[upstreams]\n"tickets.example.com" = "{url}"  # a stand-in\n')

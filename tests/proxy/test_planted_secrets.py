@@ -81,8 +81,8 @@ async def test_a_redacted_secret_is_found_by_no_search(tmp_path: Path, database:
     tool = {"id": "call_1", "type": "function", "function": {"name": "charge"}}
     tool["function"] |= {"arguments": json.dumps({"api_key": argument, "amount": 4712})}  # type: ignore[operator] # a dict
     said = {"role": "assistant", "content": f"I will use {answer} for order 4713.", "tool_calls": [tool]}
-    told = {"id": "chatcmpl-1", "object": "chat.completion", "created": 1, "model": "gpt-5"}
-    told |= {"choices": [{"index": 0, "message": said, "finish_reason": "tool_calls"}]}
+    result = {"id": "chatcmpl-1", "object": "chat.completion", "created": 1, "model": "gpt-5"}
+    result |= {"choices": [{"index": 0, "message": said, "finish_reason": "tool_calls"}]}
     asked = [{"role": "user", "content": f"{ASKED} My key is {prompt} of course."}]
     request = {
         "model": "gpt-5",
@@ -94,7 +94,7 @@ async def test_a_redacted_secret_is_found_by_no_search(tmp_path: Path, database:
         one.record_data("request", json.dumps(request).encode(), 1)
         one.record_end("request", 2, ())
         one.record_response_head(3, 200, "OK", "HTTP/1.1", (("Content-Type", "application/json"),))
-        one.record_data("response", json.dumps(told).encode(), 4)
+        one.record_data("response", json.dumps(result).encode(), 4)
         one.record_end("response", 5, ())
         one.record_close(6, "completed")
         await one.wait_until_recorded()

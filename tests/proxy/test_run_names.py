@@ -62,7 +62,7 @@ def test_what_is_not_here_is_a_run(here: Path) -> None:
 @pytest.mark.parametrize(
     ("name", "words"), [("/dev/null", "a pipe or a device"), ("./", "a directory"), ("./day", "no bundle ./day; make")]
 )
-def test_what_is_no_file_is_told_what_it_is(name: str, words: str) -> None:
+def test_a_path_that_is_no_file_is_named_for_what_it_is(name: str, words: str) -> None:
     assert words in str(missing_file_failure(name))
 
 

@@ -40,7 +40,7 @@ def run(*, complete: bool, gaps: int = 0) -> dict[str, Any]:
     return {"id": "r", "labels": {}, "parent": None, "calls": 2, "gaps": gaps, "complete": complete, **costs}
 
 
-def test_each_reason_is_told_once_with_the_steps_that_it_was_met_at() -> None:
+def test_each_reason_is_listed_once_with_its_steps() -> None:
     calls = [call(step, exchanges=[f"e{step}"]) for step in range(1, 9)]
     gaps = [
         gap(DIED, "e2"),
@@ -57,7 +57,7 @@ def test_each_reason_is_told_once_with_the_steps_that_it_was_met_at() -> None:
     assert gap_lines([gap(DIED, f"e{n}") for n in range(9)], calls) == [f"9 gaps at steps 1, 2, 3, 4, 5, …: {DIED}"]
 
 
-def test_of_many_reasons_a_few_are_told_and_the_others_counted() -> None:
+def test_of_many_reasons_a_few_are_listed_and_the_others_counted() -> None:
     lines = gap_lines([gap(f"reason {n}") for n in range(7)], [])
     assert lines == [*(f"1 gap: reason {n}" for n in range(5)), "and 2 other reasons: show --json has all"]
 

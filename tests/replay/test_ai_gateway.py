@@ -4,7 +4,7 @@ from calls.codec.json import dumps, parse_json
 from calls.derive import derive_call
 from calls.model import Json
 from replay.reframing.adapt_answer import adapt_answer
-from tests.calls.asking import PROFILES, asking
+from tests.calls.sample_requests import PROFILES, json_request
 from tests.replay.strategies import exchange, ok
 
 URL = "https://ai-gateway.vercel.sh/v3/ai/language-model"
@@ -23,7 +23,9 @@ WHOLE: dict[str, Json] = {
 
 
 def test_there_and_back_is_the_answer_again() -> None:
-    whole, stream = (asking(URL, {"prompt": []}, ("ai-language-model-streaming", told)) for told in ("false", "true"))
+    whole, stream = (
+        json_request(URL, {"prompt": []}, ("ai-language-model-streaming", result)) for result in ("false", "true")
+    )
     recorded = exchange(whole, ok(dumps(WHOLE)))
 
     there = adapt_answer(recorded, stream, PROFILES)

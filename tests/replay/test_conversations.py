@@ -20,8 +20,8 @@ TURNS = 2
 def go_on(context: str, message: str) -> Request:
     """A message of an A2A client, whose own id is new each time."""
     parts: Json = [{"kind": "text", "text": "go on"}]
-    told: Json = {"kind": "message", "role": "user", "messageId": message, "contextId": context, "parts": parts}
-    return post(URL, dumps({"jsonrpc": "2.0", "id": message, "method": "message/send", "params": {"message": told}}))
+    result: Json = {"kind": "message", "role": "user", "messageId": message, "contextId": context, "parts": parts}
+    return post(URL, dumps({"jsonrpc": "2.0", "id": message, "method": "message/send", "params": {"message": result}}))
 
 
 def reply(text: str) -> Response:

@@ -48,9 +48,9 @@ async def test_a_client_that_stays_where_the_recorded_one_left_is_a_miss() -> No
     session = session_of(exchange(chat("a"), ok(b"abc"), outcome="client_closed"))
     answer = await answer_request(session, chat("a"))
     assert answer.answer_waiting_client
-    told = json.loads(answer.answer_waiting_client().body)["playhead"]
-    assert told["reason"] == "incomplete"
-    assert "--pace recorded" in told["fix"], "Node's fetch gives what came at once as one piece"
+    result = json.loads(answer.answer_waiting_client().body)["playhead"]
+    assert result["reason"] == "incomplete"
+    assert "--pace recorded" in result["fix"], "Node's fetch gives what came at once as one piece"
     report = session.report()
     assert (report["served"], report["missed"], report["verdict"]) == (0, 1, "diverged")
 
@@ -78,16 +78,16 @@ async def test_a_client_may_leave_at_the_end_of_the_stream_itself_where_the_reco
 
 async def test_a_request_that_was_answered_before_all_of_it_was_sent_is_named_as_such() -> None:
     sent = chat("a")
-    told = replace(sent, headers=(*JSON, ("Content-Length", str(sent.body.size))), body=body(sent.body.data[:-3]))
-    problem = await miss_request(session_of(exchange(told, ok(b"too large", status=413))), sent)
+    result = replace(sent, headers=(*JSON, ("Content-Length", str(sent.body.size))), body=body(sent.body.data[:-3]))
+    problem = await miss_request(session_of(exchange(result, ok(b"too large", status=413))), sent)
     assert problem["playhead"]["reason"] == "incomplete"
     assert f"the last 3 of its {sent.body.size} bytes" in problem["detail"]
-    assert (await miss_request(session_of(exchange(told, ok(b"x"))), chat("b")))["playhead"]["reason"] == "no_match"
+    assert (await miss_request(session_of(exchange(result, ok(b"x"))), chat("b")))["playhead"]["reason"] == "no_match"
 
 
 async def test_an_exchange_with_a_gap_is_refused_with_the_reason_of_the_gap() -> None:
-    run = run_of(told := exchange(chat("a"), model_answer("A")))
-    run = dataclasses.replace(run, gaps=(Gap("run-1", SECOND, "the disk was full", told.id),))
+    run = run_of(result := exchange(chat("a"), model_answer("A")))
+    run = dataclasses.replace(run, gaps=(Gap("run-1", SECOND, "the disk was full", result.id),))
     assert "the disk was full" in (await miss_request(session_of(bundle=run), chat("a")))["detail"]
 
 
@@ -95,26 +95,26 @@ async def test_an_exchange_with_a_gap_is_refused_with_the_reason_of_the_gap() ->
 async def test_a_body_that_is_lacking_for_another_reason_than_its_size_is_not_said_to_be_too_large(side: str) -> None:
     asked = chat("a")
     cut = replace(asked, body=replace(asked.body, data=asked.body.data[:9], truncated=True))
-    told = exchange(cut, ok(b"{}")) if side == "request" else exchange(asked, truncate_body(ok(b"abc")))
+    answer = exchange(cut, ok(b"{}")) if side == "request" else exchange(asked, truncate_body(ok(b"abc")))
     reason = "a body could not be redacted"
-    own, loose = (Gap("run-1", SECOND, reason, whose) for whose in (told.id, None))
-    named = await miss_request(session_of(bundle=dataclasses.replace(run_of(told), gaps=(own,))), asked)
+    own, loose = (Gap("run-1", SECOND, reason, whose) for whose in (answer.id, None))
+    named = await miss_request(session_of(bundle=dataclasses.replace(run_of(answer), gaps=(own,))), asked)
     assert reason in named["detail"]
     assert "body_limit" not in named["detail"] + named["playhead"]["fix"]
-    unnamed = await miss_request(session_of(bundle=dataclasses.replace(run_of(told), gaps=(loose,))), asked)
+    unnamed = await miss_request(session_of(bundle=dataclasses.replace(run_of(answer), gaps=(loose,))), asked)
     assert reason in unnamed["detail"]
     assert "larger than body_limit" in unnamed["detail"]
 
 
 @pytest.mark.parametrize("lacking", ["truncated", "no end", "websocket", "refused"])
 async def test_an_answer_that_is_not_there_whole_is_refused(lacking: str) -> None:
-    told = {
+    answer = {
         "truncated": exchange(chat("a"), truncate_body(ok(b"abc"))),
         "no end": exchange(chat("a"), ok(b"abc"), outcome="server_closed", ended_at=None),
         "websocket": exchange(chat("a"), ok(status=101)),
         "refused": exchange(chat("a"), None, outcome="refused"),
     }[lacking]
-    session = session_of(told)
+    session = session_of(answer)
     assert (await miss_request(session, chat("a")))["playhead"]["reason"] == "incomplete"
     assert session.report()["unused"] == 0
 

@@ -47,8 +47,8 @@ def test_a_length_that_redaction_made_wrong_is_mended() -> None:
 
 
 def test_a_broken_off_body_keeps_the_length_that_it_never_reached() -> None:
-    told = exchange(chat("a"), ok(b"12345", headers=(("Content-Length", "9"),)), outcome="server_closed")
-    assert recorded_answer(told, INSTANT, MARK).headers == (("Content-Length", "9"), MARK)
+    answer = exchange(chat("a"), ok(b"12345", headers=(("Content-Length", "9"),)), outcome="server_closed")
+    assert recorded_answer(answer, INSTANT, MARK).headers == (("Content-Length", "9"), MARK)
 
 
 @pytest.mark.parametrize(
@@ -59,8 +59,8 @@ def test_a_broken_off_body_keeps_the_length_that_it_never_reached() -> None:
 def test_a_problem_of_ours_is_whole_and_an_answer_that_was_broken_off_is_not(
     headers: Headers, end: str, outcome: Outcome
 ) -> None:
-    told = exchange(chat("a"), ok(b"12345", headers=headers), outcome=outcome)
-    assert recorded_answer(told, INSTANT, MARK).end == end
+    answer = exchange(chat("a"), ok(b"12345", headers=headers), outcome=outcome)
+    assert recorded_answer(answer, INSTANT, MARK).end == end
 
 
 @pytest.mark.parametrize(("method", "status"), [("HEAD", 200), ("GET", 304), ("GET", 204)])

@@ -116,12 +116,12 @@ async def test_a_long_name_makes_neither_a_long_report_nor_a_long_answer() -> No
     missed = await session.answer(other)
     await session.answer(chat("a", metadata={name: "2"}))
     assert missed is not None
-    told = json.loads(b"".join(piece.data for piece in missed.pieces))
-    assert len(told["playhead"]["nearest"]["differences"]) == 2
-    assert "playhead.toml" not in told["playhead"]["fix"], "nobody writes down a rule of such a name"
+    output = json.loads(b"".join(piece.data for piece in missed.pieces))
+    assert len(output["playhead"]["nearest"]["differences"]) == 2
+    assert "playhead.toml" not in output["playhead"]["fix"], "nobody writes down a rule of such a name"
     report: Any = session.report()
     assert report["drifted"]
-    assert len(json.dumps(told)) < 10_000
+    assert len(json.dumps(output)) < 10_000
     assert len(json.dumps(report)) < 10_000
     assert len(text(report)) < 5_000
     assert len("".join(explanation_lines(report))) < 5_000

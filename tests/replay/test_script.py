@@ -24,8 +24,12 @@ def make_recorded(
     started_at: int | None = None,
     ended_at: int | None = 1,
 ) -> RecordedExchange:
-    told = exchange(post("https://api.test/", b"{}"), ok(b"{}"), number=step, started_at=started_at, ended_at=ended_at)
-    return RecordedExchange(step=step, key=key, raw=raw, actor=actor, summary=summarize_exchange(Entry(exchange=told)))
+    answer = exchange(
+        post("https://api.test/", b"{}"), ok(b"{}"), number=step, started_at=started_at, ended_at=ended_at
+    )
+    return RecordedExchange(
+        step=step, key=key, raw=raw, actor=actor, summary=summarize_exchange(Entry(exchange=answer))
+    )
 
 
 def script_of(*pairs: tuple[str, str], policy: Policy = "miss") -> Script:
@@ -246,7 +250,7 @@ def test_an_index_of_nothing_is_no_trouble() -> None:
     assert Script(ScriptIndex((), {}, {}, frozenset(), frozenset())).take_next("k", "r") is None
 
 
-def test_what_is_only_told_is_answered_as_often_as_it_is_told_and_lacks_nobody() -> None:
+def test_a_report_of_telemetry_is_answered_as_often_as_it_is_sent_and_is_never_unused() -> None:
     entries = [
         make_recorded(1, "k", "r"),
         replace(make_recorded(2, "told", "t1"), is_telemetry=True),

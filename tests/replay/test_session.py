@@ -68,9 +68,9 @@ async def test_a_right_replay_is_reported_as_right() -> None:
 async def test_a_changed_prompt_misses_and_says_where() -> None:
     session = session_of(exchange(chat("Paris?"), model_answer("Yes")))
     problem = await miss_request(session, chat("Rome?"))
-    told = problem["playhead"]
-    assert (told["run"], told["reason"], told["nearest"]["step"]) == ("run-1", "no_match", 1)
-    assert told["nearest"]["differences"] == [
+    result = problem["playhead"]
+    assert (result["run"], result["reason"], result["nearest"]["step"]) == ("run-1", "no_match", 1)
+    assert result["nearest"]["differences"] == [
         {"pointer": "/body/messages/0/content", "recorded": "Paris?", "now": "Rome?"}
     ]
     assert problem["error"]["type"] == "replay_miss"
@@ -290,7 +290,7 @@ async def test_a_dummy_key_that_is_too_short_is_named_with_what_to_do(then: str)
     assert "12 characters or more" in problem["playhead"]["fix"]
 
 
-async def test_a_request_that_was_too_large_to_be_kept_is_told_from_one_that_was_not_recorded() -> None:
+async def test_a_request_too_large_to_keep_is_distinguished_from_one_not_recorded() -> None:
     upload = post(TICKETS, b"x" * 1000)
     kept = replace(upload, body=replace(upload.body, data=b"x" * 100, truncated=True))
     session = session_of(exchange(chat("a"), model_answer("A")), exchange(kept, ok(b"{}"), number=2))
@@ -521,8 +521,8 @@ def test_a_command_had_proxy_variables_where_it_was_not_captive(members: dict[st
 def test_an_imported_run_shows_by_its_evidence_that_a_worker_recorded_it() -> None:
     """What another program recorded says of no call which run it belongs to."""
     made = exchange(post(TICKETS, b"{}"), ok(b"{}"))
-    told = replace(made, run_evidence=(("owner", "agent.py-1-2"),))
-    for one, has_variables in ((made, False), (told, True)):
+    result = replace(made, run_evidence=(("owner", "agent.py-1-2"),))
+    for one, has_variables in ((made, False), (result, True)):
         bundle = run_of(one)
         members = {**bundle.run, "isolation": "none", "attribution": None}
         assert build_recording(dataclasses.replace(bundle, run=members), PROFILES).has_proxy_variables == has_variables

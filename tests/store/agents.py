@@ -48,11 +48,11 @@ class Agent:
         messages: list[Mapping[str, Any]] = [{"role": "system", "content": self.system}]
         messages.append({"role": "user", "content": "Find out."})
 
-        def add(url: str, asked: Any, told: Any, status: int = 200) -> None:
+        def add(url: str, asked: Any, result: Any, status: int = 200) -> None:
             # The name is of another length in each run of a test: so are the places of the ids in time.
             at = NOON + (len(made) * 10 + self.offset) * SECOND + len(name) * 1_000_000
             number = self.offset * 100_000 + len(made) * 100 + sum(map(ord, name)) * 10_000_000
-            request, response = json.dumps(asked).encode(), json.dumps(told).encode()
+            request, response = json.dumps(asked).encode(), json.dumps(result).encode()
             made.append(
                 exchange(
                     number,

@@ -207,8 +207,8 @@ def is_problem(answer: httpx2.Response, status: int, name: str | None = None) ->
     """The answer is a problem of RFC 9457 whose parts agree."""
     assert answer.status_code == status, answer.text
     assert answer.headers["content-type"] == "application/problem+json"
-    told: dict[str, Any] = answer.json()
-    assert told["status"] == status
-    assert set(told) >= {"type", "title", "detail", "instance"}
-    assert name is None or told["type"] == f"urn:playhead:problem:{name}"
-    return told
+    result: dict[str, Any] = answer.json()
+    assert result["status"] == status
+    assert set(result) >= {"type", "title", "detail", "instance"}
+    assert name is None or result["type"] == f"urn:playhead:problem:{name}"
+    return result

@@ -126,13 +126,19 @@ async def test_a_stored_body_comes_back_exactly_and_no_browser_acts_on_it(tmp_pa
         assert gzipped.headers["playhead-content-type"] == "application/json"
 
 
-async def test_an_exchange_and_its_chunks_are_told_in_the_contract_s_form(tmp_path: Path, database: Database) -> None:
+async def test_an_exchange_and_its_chunks_have_the_form_of_the_contract(tmp_path: Path, database: Database) -> None:
     async with open_store(tmp_path / "spool", database) as running_store:
         await import_bundle(running_store)
         streamed = load_bundle(EXAMPLE).exchanges[2]
-        told = (await running_store.api.get(f"/v1/exchanges/{streamed.id}")).json()
-        assert (told["run"], told["step"], told["method"], told["status"], told["chunks"]) == (RUN, 3, "POST", 200, 3)
-        assert re.fullmatch(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{6}Z", told["started_at"])
+        answer = (await running_store.api.get(f"/v1/exchanges/{streamed.id}")).json()
+        assert (answer["run"], answer["step"], answer["method"], answer["status"], answer["chunks"]) == (
+            RUN,
+            3,
+            "POST",
+            200,
+            3,
+        )
+        assert re.fullmatch(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{6}Z", answer["started_at"])
         chunks = (await running_store.api.get(f"/v1/exchanges/{streamed.id}/chunks")).json()["items"]
         assert streamed.response is not None
         assert [(one["at_ns"], one["offset"], one["size"]) for one in chunks if one["side"] == "response"] == [
@@ -143,12 +149,12 @@ async def test_an_exchange_and_its_chunks_are_told_in_the_contract_s_form(tmp_pa
 async def test_a_call_is_explained(tmp_path: Path, database: Database) -> None:
     async with open_store(tmp_path / "spool", database) as running_store:
         await import_bundle(running_store)
-        told = (await running_store.api.get(f"/v1/calls/{load_bundle(EXAMPLE).exchanges[2].id}/explain")).json()
-        assert told["key"] == told["stored_key"]
-        assert told["selected"]["path"] == "/v1/chat/completions"
+        exchange = (await running_store.api.get(f"/v1/calls/{load_bundle(EXAMPLE).exchanges[2].id}/explain")).json()
+        assert exchange["key"] == exchange["stored_key"]
+        assert exchange["selected"]["path"] == "/v1/chat/completions"
 
 
-async def test_a_run_that_is_deleted_while_it_is_told_of_is_not_there(
+async def test_a_run_deleted_while_it_is_read_is_not_found(
     tmp_path: Path, database: Database, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     fetched, opened_up = CallReader._rows_by_id, CallReader._needed_parts
@@ -188,12 +194,12 @@ async def test_what_a_client_says_of_a_run_is_redacted(tmp_path: Path, database:
             ("PATCH", "r", {"name": said, "labels": labels}),
             ("POST", "r/gaps", {"gaps": [{"reason": said}]}),
         )
-        told = [await running_store.api.request(method, f"/v1/runs/{path}", json=body) for method, path, body in sent]
-        told += [await running_store.api.get(f"/v1/runs{path}") for path in ("", "/r", "/r/gaps", "/r/bundle")]
-    assert {answer.status_code for answer in told} == {200, 201}
-    assert not [answer.text for answer in told if secret in answer.text or named in answer.text]
-    assert "connected to" in told[-1].text
-    assert told[-3].json()["labels"]["plain"].startswith("is PLAYHEAD_")
+        result = [await running_store.api.request(method, f"/v1/runs/{path}", json=body) for method, path, body in sent]
+        result += [await running_store.api.get(f"/v1/runs{path}") for path in ("", "/r", "/r/gaps", "/r/bundle")]
+    assert {answer.status_code for answer in result} == {200, 201}
+    assert not [answer.text for answer in result if secret in answer.text or named in answer.text]
+    assert "connected to" in result[-1].text
+    assert result[-3].json()["labels"]["plain"].startswith("is PLAYHEAD_")
 
 
 async def test_whoever_watches_a_command_adds_gaps_to_its_run(tmp_path: Path, database: Database) -> None:

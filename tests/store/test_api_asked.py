@@ -58,15 +58,17 @@ async def test_a_parameter_that_we_do_not_know_is_refused_by_name_and_a_time_tha
             ("/v1/runs/x?settle=true", "settle"),
             ("/healthz?verbose", "verbose"),
         ):
-            told = is_problem(await running_store.api.get(path), 400, "unknown_parameter")
-            assert repr(name) in told["detail"]
-            assert told["known"] == sorted(told["known"])
+            problem = is_problem(await running_store.api.get(path), 400, "unknown_parameter")
+            assert repr(name) in problem["detail"]
+            assert problem["known"] == sorted(problem["known"])
             if "runs?" in path:
-                assert {"model", "since", "q", "cursor"} <= set(told["known"])
-                assert "model, operation" in told["detail"]
+                assert {"model", "since", "q", "cursor"} <= set(problem["known"])
+                assert "model, operation" in problem["detail"]
         for text in ("garbage", "2026-02-30T00:00:00Z", "2026-01-01T00:00:00", "\ud7ff", " "):
-            told = is_problem(await running_store.api.get("/v1/runs", params={"since": text}), 422, "invalid_request")
-            assert told["detail"] == (
+            problem = is_problem(
+                await running_store.api.get("/v1/runs", params={"since": text}), 422, "invalid_request"
+            )
+            assert problem["detail"] == (
                 f"invalid time since={text}: use a date and time with its offset, such as 2026-11-21T18:30:00Z"
             )
 
@@ -106,10 +108,10 @@ async def test_what_only_a_run_says_of_itself_travels(tmp_path: Path, database: 
         bundle = read_bundle((await export_run(running_store, run)).splitlines(keepends=True))
         await running_store.api.delete(f"/v1/runs/{run}")
         began = "2026-11-21T22:00:00.000001Z"
-        told = await import_bundle(
+        result = await import_bundle(
             running_store, told_otherwise(bundle, started_at=began, parent="first-try", forked_at=2)
         )
-        assert (told["started_at"], told["parent"], told["forked_at"]) == (began, "first-try", 2)
+        assert (result["started_at"], result["parent"], result["forked_at"]) == (began, "first-try", 2)
         before = await export_run(running_store, run)
         await running_store.api.delete(f"/v1/runs/{run}")
         await import_bundle(running_store, before)
@@ -122,15 +124,15 @@ async def test_what_cannot_be_is_not_believed(tmp_path: Path, database: Database
         bundle = read_bundle((await export_run(running_store, first["id"])).splitlines(keepends=True))
         for time in ("9999-01-01T00:00:00.000000Z", "soon", 7, "1969-01-01T00:00:00.000000Z"):
             await running_store.api.delete(f"/v1/runs/{first['id']}")
-            told = await import_bundle(
+            result = await import_bundle(
                 running_store, told_otherwise(bundle, started_at=time, ended_at=time, forked_at=-1, parent=7)
             )
-            assert (told["started_at"], told["ended_at"]) == (first["started_at"], told["active_at"]), time
-            assert (told["parent"], told["forked_at"]) == (None, None), time
+            assert (result["started_at"], result["ended_at"]) == (first["started_at"], result["active_at"]), time
+            assert (result["parent"], result["forked_at"]) == (None, None), time
 
 
-def told_otherwise(bundle: Bundle, **told: Any) -> bytes:
-    changed = Bundle(run={**bundle.run, **told}, profiles=bundle.profiles, entries=bundle.entries, gaps=bundle.gaps)
+def told_otherwise(bundle: Bundle, **options: Any) -> bytes:
+    changed = Bundle(run={**bundle.run, **options}, profiles=bundle.profiles, entries=bundle.entries, gaps=bundle.gaps)
     return b"".join(bundle_lines(changed))
 
 

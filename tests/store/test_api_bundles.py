@@ -202,8 +202,8 @@ async def test_a_different_run_of_the_same_name_is_never_touched(tmp_path: Path,
         await import_bundle(running_store, content("night", conversation("night")))
         before = await fetch_bundle(running_store, "night")
         other = content("night", conversation("night", first=10))
-        told = is_problem(await running_store.api.post("/v1/import", content=other), 409, "run_exists")
-        assert "?as=NAME" in told["detail"]
+        problem = is_problem(await running_store.api.post("/v1/import", content=other), 409, "run_exists")
+        assert "?as=NAME" in problem["detail"]
         assert await fetch_bundle(running_store, "night") == before
 
 
@@ -241,16 +241,16 @@ IMPOSSIBLE: tuple[tuple[str, list[Exchange], str], ...] = (
 async def test_what_cannot_be_is_refused_and_nothing_of_it_is_stored(tmp_path: Path, database: Database) -> None:
     async with open_store(tmp_path / "spool", database, follows=False) as running_store:
         broken = EXAMPLE.read_bytes().replace(b"umbrella", b"umbrellb", 1)
-        told = is_problem(await running_store.api.post("/v1/import", content=broken), 422, "bad_bundle")
-        assert told["line"] == 2
+        problem = is_problem(await running_store.api.post("/v1/import", content=broken), 422, "bad_bundle")
+        assert problem["line"] == 2
         newer = seal_line(b'{"playhead":"bundle","format":3}')
-        told = is_problem(await running_store.api.post("/v1/import", content=newer), 422, "unknown_format")
-        assert "version 3" in told["detail"]
+        problem = is_problem(await running_store.api.post("/v1/import", content=newer), 422, "unknown_format")
+        assert "version 3" in problem["detail"]
         for run, exchanges, why in IMPOSSIBLE:
-            told = is_problem(
+            problem = is_problem(
                 await running_store.api.post("/v1/import", content=content(run, exchanges)), 422, "bad_bundle"
             )
-            assert why in told["detail"], why
+            assert why in problem["detail"], why
         assert (await running_store.api.get("/v1/runs")).json()["items"] == []
 
 

@@ -33,20 +33,20 @@ async def test_two_runs_of_the_store_differ_as_they_do_in_memory(running_store: 
     good, bad = Agent(), Agent(finds=lambda turn: {"found": "nothing" if turn == 1 else f"alpha {turn} beta"})
     await import_agent(running_store, "good", good)
     await import_agent(running_store, "bad", bad)
-    told = (await running_store.api.get("/v1/runs/good/diff/bad", params={"settled": "true"})).json()
-    assert told.pop("settled") is True
-    assert told == compare_runs(("good", good.run("good")), ("bad", bad.run("bad")), READING)
-    assert told["cause"]["words"].startswith(
+    difference = (await running_store.api.get("/v1/runs/good/diff/bad", params={"settled": "true"})).json()
+    assert difference.pop("settled") is True
+    assert difference == compare_runs(("good", good.run("good")), ("bad", bad.run("bad")), READING)
+    assert difference["cause"]["words"].startswith(
         "step 4 (POST tools.example.com/search): a tool or service answered the same request"
     )
 
 
 async def test_a_run_is_the_same_as_itself(running_store: RunningStore) -> None:
     await import_agent(running_store, "good", Agent())
-    told = (await running_store.api.get("/v1/runs/good/diff/good")).json()
-    assert told["same"] is True
-    assert told["cause"] is None
-    assert told["pairs"] == []
+    difference = (await running_store.api.get("/v1/runs/good/diff/good")).json()
+    assert difference["same"] is True
+    assert difference["cause"] is None
+    assert difference["pairs"] == []
 
 
 async def test_a_run_that_was_never_recorded_is_a_problem(running_store: RunningStore) -> None:
@@ -64,7 +64,7 @@ async def test_two_thousand_calls_are_compared_within_the_patience_of_a_person(r
     )
     # CPU time, the server's included, which runs here: wall-clock time would include other processes.
     began = time.process_time()
-    told = (await running_store.api.get("/v1/runs/good/diff/bad", timeout=100)).json()
+    difference = (await running_store.api.get("/v1/runs/good/diff/bad", timeout=100)).json()
     assert time.process_time() - began < 7.5
-    assert told["a"]["calls"] + told["b"]["calls"] == 2000
-    assert told["equal_prefix"] == 15
+    assert difference["a"]["calls"] + difference["b"]["calls"] == 2000
+    assert difference["equal_prefix"] == 15

@@ -45,10 +45,10 @@ async def test_what_cannot_be_is_refused(tmp_path: Path, database: Database) -> 
     async with open_store(tmp_path / "spool", database, mode="auto", follows=False) as running_store:
         await import_bundle(running_store)
         for wanted, name, words in REFUSED:
-            told = is_problem(
+            problem = is_problem(
                 await running_store.api.post(f"/v1/runs/{RUN}/forks", json={**wanted, "id": "alone"}), 422, name
             )
-            assert words in told["detail"], wanted
+            assert words in problem["detail"], wanted
         nowhere = {"from": 1, "id": "alone", "start": True}
         is_problem(await running_store.api.post(f"/v1/runs/{RUN}/forks", json=nowhere), 409, "no_fork_agent")
         assert (await running_store.api.get("/v1/runs/alone")).status_code == 404
@@ -75,8 +75,8 @@ async def test_a_replay_may_be_made_with_overrides(tmp_path: Path, database: Dat
         is_problem(wrong, 422, "bad_override")
         for where, wanted in (("replays", {"run": RUN}), (f"runs/{RUN}/forks", {"from": 2})):
             nowhere = {**wanted, "id": "edited", "overrides": [{"match": {"model": "nobody", "nth": 1}, "text": "x"}]}
-            told = is_problem(await running_store.api.post(f"/v1/{where}", json=nowhere), 422, "bad_override")
-            assert "0 recorded calls fit" in told["detail"], "it is told before anybody waits for an answer"
+            problem = is_problem(await running_store.api.post(f"/v1/{where}", json=nowhere), 422, "bad_override")
+            assert "0 recorded calls fit" in problem["detail"], "it is told before anybody waits for an answer"
         assert (await running_store.api.get("/v1/replays/edited")).status_code == 404
 
 

@@ -79,8 +79,8 @@ async def test_every_route_asks_for_the_token_of_the_api(tmp_path: Path, databas
                 elif method == "HEAD":
                     assert answer.status_code == 401
                 else:
-                    told = is_problem(answer, 401, "token_required")
-                    assert "`playhead token` prints it" in told["detail"]
+                    problem = is_problem(answer, 401, "token_required")
+                    assert "`playhead token` prints it" in problem["detail"]
                     assert answer.headers["www-authenticate"] == "Bearer"
 
 
@@ -234,9 +234,9 @@ BAD = (
 async def test_a_bad_request_is_a_problem_that_says_so(tmp_path: Path, database: Database) -> None:
     async with open_store(tmp_path / "spool", database, follows=False) as running_store:
         for method, path, status in BAD:
-            told = is_problem(await running_store.api.request(method, path), status)
-            assert len(told["detail"]) > 20
-            assert "[A-Za-z" not in told["detail"], "an expression is no explanation"
+            problem = is_problem(await running_store.api.request(method, path), status)
+            assert len(problem["detail"]) > 20
+            assert "[A-Za-z" not in problem["detail"], "an expression is no explanation"
 
 
 async def test_a_method_that_a_path_does_not_have_is_answered_with_those_that_it_has(
@@ -272,9 +272,9 @@ async def test_a_bad_body_is_a_problem(tmp_path: Path, database: Database) -> No
             answer = await running_store.api.patch("/v1/runs/a", content=body, headers=headers)
             is_problem(answer, 400 if body == b"\xff" else 422)
         for path, sent, words in BAD_WORDS:
-            told = is_problem(await running_store.api.post(path, json=sent), 422)
-            assert words in told["detail"], told["detail"]
-            assert "[A-Za-z" not in told["detail"], "an expression is no explanation"
+            problem = is_problem(await running_store.api.post(path, json=sent), 422)
+            assert words in problem["detail"], problem["detail"]
+            assert "[A-Za-z" not in problem["detail"], "an expression is no explanation"
         plain = is_problem(await running_store.api.post("/v1/replays", content=b'{"run":"a"}'), 422)
         assert "with the header content-type: application/json" in plain["detail"]
 
@@ -322,8 +322,8 @@ async def test_a_store_server_without_its_database_says_so(tmp_path: Path, datab
     store_server = make_ingester(tmp_path, Database("postgresql://nobody@127.0.0.1:1/none"))
     away = Database("postgresql://nobody@127.0.0.1:1/none")
     async with serving_api(store_server, away) as api:
-        told = is_problem(await api.get("/v1/runs"), 503, "database_unavailable")
-        assert "spools" in told["detail"]
+        problem = is_problem(await api.get("/v1/runs"), 503, "database_unavailable")
+        assert "spools" in problem["detail"]
         assert (await api.get("/healthz")).status_code == 200
         ready = await api.get("/readyz")
         assert (ready.status_code, list(ready.json()["troubles"])) == (503, ["database"])
@@ -338,8 +338,8 @@ async def test_our_own_failure_is_a_problem_that_tells_no_secrets(
 
     monkeypatch.setattr(CallReader, "call", fails)
     async with open_store(tmp_path / "spool", database, follows=False) as running_store:
-        told = is_problem(await running_store.api.get("/v1/calls/x"), 500, "store_server_failed")
-        assert "secret" not in str(told)
+        problem = is_problem(await running_store.api.get("/v1/calls/x"), 500, "store_server_failed")
+        assert "secret" not in str(problem)
 
 
 async def test_every_answer_is_kept_out_of_caches_and_frames(tmp_path: Path, database: Database) -> None:
@@ -370,10 +370,12 @@ def test_what_loopback_is(host: str, ours: bool) -> None:
 async def test_replays_are_made_only_where_workers_replay(tmp_path: Path, database: Database) -> None:
     async with open_store(tmp_path / "spool", database, follows=False) as running_store:
         run = (await import_bundle(running_store))["id"]
-        told = is_problem(await running_store.api.post("/v1/replays", json={"run": run}), 409, "not_replaying")
-        assert f"playhead replay {run} -- COMMAND" in told["detail"]
-        told = is_problem(await running_store.api.put(f"/v1/runs/{run}", json={"mode": "auto"}), 409, "not_switchable")
-        assert "playhead up --mode auto" in told["detail"]
+        problem = is_problem(await running_store.api.post("/v1/replays", json={"run": run}), 409, "not_replaying")
+        assert f"playhead replay {run} -- COMMAND" in problem["detail"]
+        problem = is_problem(
+            await running_store.api.put(f"/v1/runs/{run}", json={"mode": "auto"}), 409, "not_switchable"
+        )
+        assert "playhead up --mode auto" in problem["detail"]
         # The run has no mode of its own.
         assert (await running_store.api.put(f"/v1/runs/{run}", json={"mode": None})).status_code == 200
 

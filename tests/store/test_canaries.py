@@ -27,13 +27,13 @@ async def test_a_canary_is_kept_between_its_shots_and_begins_anew_if_it_is_remov
         assert (answer.json()["verdict"], answer.json()["is_news"]) == ("cannot tell", False)
         for _ in range(2):
             await api.post(name, json=shot(*["a"] * 30))
-        told = (await api.post(name, json=shot(*["a"] * 30))).json()
-        assert (told["verdict"], told["calls"], told["shots"], told["models"]) == ("unchanged", 131, 4, ["m"])
-        told = (await api.post(name, json=shot(*["b"] * 30, failed=2, problem="one did not answer"))).json()
-        assert (told["verdict"], told["stage"], told["is_news"]) == ("changed", "answers", True)
-        assert told["effect"] > 0.9
-        told = (await api.post(name, json=shot(*["a"] * 30))).json()
-        assert (told["verdict"], told["is_news"], told["failed"]) == ("changed", False, 2)
+        result = (await api.post(name, json=shot(*["a"] * 30))).json()
+        assert (result["verdict"], result["calls"], result["shots"], result["models"]) == ("unchanged", 131, 4, ["m"])
+        result = (await api.post(name, json=shot(*["b"] * 30, failed=2, problem="one did not answer"))).json()
+        assert (result["verdict"], result["stage"], result["is_news"]) == ("changed", "answers", True)
+        assert result["effect"] > 0.9
+        result = (await api.post(name, json=shot(*["a"] * 30))).json()
+        assert (result["verdict"], result["is_news"], result["failed"]) == ("changed", False, 2)
         items = (await api.get("/v1/canaries")).json()["items"]
         assert {"kept", "changed"} <= {value for item in items for value in (item["name"], item["verdict"])}
         lines = (await api.get("/metrics")).text
@@ -47,12 +47,12 @@ async def test_a_canary_is_kept_between_its_shots_and_begins_anew_if_it_is_remov
 async def test_a_change_in_ordinary_traffic_is_a_change(tmp_path: Path, database: Database) -> None:
     async with open_store(tmp_path / "spool", database) as running_store:
         traffic = {"reason": "m-2 answers m", "example": None}
-        told = (await running_store.api.post("/v1/canaries/traffic/shots", json=shot("a", traffic=traffic))).json()
-        assert (told["verdict"], told["stage"], told["reason"]) == ("changed", "traffic", "m-2 answers m")
+        answer = (await running_store.api.post("/v1/canaries/traffic/shots", json=shot("a", traffic=traffic))).json()
+        assert (answer["verdict"], answer["stage"], answer["reason"]) == ("changed", "traffic", "m-2 answers m")
         # Other rules begin it anew.
         other = shot("a") | {"rules": {"references": 2, "baseline": 40}}
-        told = (await running_store.api.post("/v1/canaries/traffic/shots", json=other)).json()
-        assert (told["verdict"], told["calls"]) == ("cannot tell", 1)
+        answer = (await running_store.api.post("/v1/canaries/traffic/shots", json=other)).json()
+        assert (answer["verdict"], answer["calls"]) == ("cannot tell", 1)
 
 
 async def test_what_is_no_shot_is_refused(tmp_path: Path, database: Database) -> None:

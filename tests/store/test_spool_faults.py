@@ -142,11 +142,11 @@ asyncio.run(main())
 
 def test_a_real_short_write_is_cut_back_and_continued_elsewhere(directory: Path) -> None:
     assert resource.getrlimit(resource.RLIMIT_FSIZE)[1] == resource.RLIM_INFINITY
-    told = subprocess.run(
+    result = subprocess.run(
         [sys.executable, "-c", LIMITED, str(directory)], capture_output=True, text=True, timeout=60, check=True
     )
 
-    assert "File too large" in told.stdout
+    assert "File too large" in result.stdout
     reader = Reader(directory)
     assert everything(reader) == [b"%04d" % n + b"x" * 300 for n in range(60)]
     assert reader.take_damage() == []
@@ -178,16 +178,16 @@ def test_kill_9_loses_nothing_that_was_reached(directory: Path, durability: str)
             [sys.executable, "-c", KILLED, str(directory), durability], stdout=subprocess.PIPE, text=True
         )
         assert child.stdout is not None
-        told = [child.stdout.readline() for _ in range(random.Random(round_).randrange(50, 400))]
+        result = [child.stdout.readline() for _ in range(random.Random(round_).randrange(50, 400))]
         child.send_signal(signal.SIGKILL)
-        told += child.stdout.read().splitlines(keepends=True)
+        result += child.stdout.read().splitlines(keepends=True)
         child.stdout.close()
         assert child.wait(10) == -signal.SIGKILL
 
         reader = Reader(directory)
         found = everything(reader)
         kept = {tuple(map(int, record.split(b" ")[0].split(b"/"))) for record in found if record[:1].isdigit()}
-        reached = {tuple(map(int, line.split())) for line in told if line.endswith("\n")}
+        reached = {tuple(map(int, line.split())) for line in result if line.endswith("\n")}
         assert reached <= kept
         # The kernel may end a write between two pages where the process is killed: its last record, which nobody waits for any more.
         damage = reader.take_damage()
@@ -254,7 +254,7 @@ def _salt(directory: Path) -> int:
 
 @settings(suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=many_examples(150))
 @given(st.data())
-def test_a_flipped_bit_costs_one_record_and_is_told(
+def test_a_flipped_bit_costs_one_record_and_is_reported(
     tmp_path_factory: pytest.TempPathFactory, data: st.DataObject
 ) -> None:
     directory = tmp_path_factory.mktemp("flipped")
@@ -302,7 +302,7 @@ def test_an_overwritten_page_costs_what_was_in_it(directory: Path) -> None:
     assert len(reader.take_damage()) == 1
 
 
-def test_a_missing_segment_is_told_and_the_rest_is_read(directory: Path) -> None:
+def test_a_missing_segment_is_reported_and_the_rest_is_read(directory: Path) -> None:
     fill(directory, RECORDS, segment_bytes=200)
     there = segment_numbers(directory)
     segment_path(directory, there[3]).unlink()
@@ -472,7 +472,7 @@ def test_a_stray_file_is_left_alone(directory: Path, name: str) -> None:
 
 
 @pytest.mark.parametrize("content", [b"", b"garbage", bytes(4096), MAGIC, MAGIC + b"{}\n", MAGIC + b"\n" + b"x" * 999])
-def test_a_stray_file_with_the_name_of_a_segment_is_told_and_passed_over(directory: Path, content: bytes) -> None:
+def test_a_stray_file_with_the_name_of_a_segment_is_reported_and_skipped(directory: Path, content: bytes) -> None:
     fill(directory, RECORDS[:20])
     segment_path(directory, 2).write_bytes(content)
     fill(directory, RECORDS[20:])

@@ -207,7 +207,7 @@ async def test_an_exchange_with_a_name_that_is_a_path_is_not_one(tmp_path: Path)
     assert not (tmp_path / "open").exists()
 
 
-async def test_events_that_could_not_be_are_told(tmp_path: Path) -> None:
+async def test_impossible_events_are_reported(tmp_path: Path) -> None:
     exchange = turns(1)[0]
     *events, closed = exchange_events(exchange)
     with Spool(tmp_path) as spool:
@@ -229,5 +229,5 @@ async def test_an_answer_that_the_worker_itself_broke_off_is_a_gap(tmp_path: Pat
         await write_records(spool, [*events, *end, closed])
         found = drain(tmp_path).gather(PLENTY)
     assert found.exchanges == [exchange]
-    told = [(gap.run, gap.exchange, gap.reason) for gap in found.gaps]
-    assert told == ([] if over else [(exchange.run, exchange.id, exchange.error)])
+    result = [(gap.run, gap.exchange, gap.reason) for gap in found.gaps]
+    assert result == ([] if over else [(exchange.run, exchange.id, exchange.error)])

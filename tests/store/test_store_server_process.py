@@ -51,7 +51,7 @@ class Process:
 
 
 @asynccontextmanager
-async def store_server(data: Path, **told: Any) -> AsyncIterator[Process]:
+async def store_server(data: Path, **options: Any) -> AsyncIterator[Process]:
     """Start a store server; it is always killed in the end."""
     process = await asyncio.create_subprocess_exec(
         *(sys.executable, "-m", "store.server"),
@@ -63,7 +63,7 @@ async def store_server(data: Path, **told: Any) -> AsyncIterator[Process]:
     assert process.stdin
     assert process.stdout
     try:
-        process.stdin.write(json.dumps({"data": str(data), "database_url": None} | told).encode() + b"\n")
+        process.stdin.write(json.dumps({"data": str(data), "database_url": None} | options).encode() + b"\n")
         async with asyncio.timeout(60):
             said = json.loads(await process.stdout.readline() or b"{}")
         yield Process(process, said, data)
@@ -164,8 +164,8 @@ async def test_a_second_store_server_on_one_data_directory_refuses(data: Path, d
         assert await exit_status(second) == 125
 
 
-async def refusal(data: Path, **told: Any) -> str:
-    async with store_server(data, **told) as one:
+async def refusal(data: Path, **options: Any) -> str:
+    async with store_server(data, **options) as one:
         assert await exit_status(one) == 125
         words: str = one.said["failed"]
     return words

@@ -244,11 +244,11 @@ class MemoryRecorder:
         self.changed = asyncio.Event()
 
     def begin(self, *, buffers_request: bool = False, memo: object = None, **head: Any) -> MemoryExchange:
-        told = MemoryExchange(str(len(self.exchanges)), head, self)
-        self.exchanges.append(told)
+        exchange = MemoryExchange(str(len(self.exchanges)), head, self)
+        self.exchanges.append(exchange)
         self.begun.set()
         self.changed.set()
-        return told
+        return exchange
 
     async def until(self, condition: Callable[[], bool]) -> None:
         """Wait until the recorded exchanges make the condition true."""
@@ -359,7 +359,7 @@ class Worker:
         return ssl.create_default_context(cafile=str(self.config.authority.certificate))
 
 
-def standing_in(upstream: Upstream) -> dict[str, str]:
+def api_test_at(upstream: Upstream) -> dict[str, str]:
     """Return the setting `upstreams` that maps `api.test` to this upstream."""
     return {"api.test": f"http://127.0.0.1:{upstream.port}"}
 
@@ -384,13 +384,13 @@ async def open_worker(
     ca = directory / "upstream-ca.pem"
     upstream_ca().cert_pem.write_to_path(str(ca))
     mode = "replay" if answerer else "record" if recorder else "passthrough"
-    told: dict[str, Any] = {"mode": mode, "upstream_ca": str(ca), "limits": Limits(grace=0.5)}
+    defaults: dict[str, Any] = {"mode": mode, "upstream_ca": str(ca), "limits": Limits(grace=0.5)}
     ready: asyncio.Future[int] = asyncio.get_running_loop().create_future()
     async with AsyncExitStack() as opened:
         if upstream is not None:
-            told["upstreams"] = standing_in(await opened.enter_async_context(upstream))
+            defaults["upstreams"] = api_test_at(await opened.enter_async_context(upstream))
         with one_root():
-            config = EngineConfig(authority=ensure_ca(directory / "keys"), **(told | settings))
+            config = EngineConfig(authority=ensure_ca(directory / "keys"), **(defaults | settings))
         if not finds_owners:
             opened.enter_context(patch.object(Owners, "can_find", lambda *_: False))
         group = await opened.enter_async_context(asyncio.TaskGroup())

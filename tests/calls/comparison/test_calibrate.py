@@ -17,12 +17,12 @@ from calls.comparison.field_heuristics import Guess
 from calls.comparison.proposal import Proposal, ProposedRule, add_proposal, propose_profiles
 from calls.model import Exchange, Request, Response
 from store.active_profiles import load_profiles
-from tests.calls.asking import ANTHROPIC, OPENAI, PROFILES, TICKETS, VERSION, asking, chat, request, user
 from tests.calls.recorded import body
+from tests.calls.sample_requests import ANTHROPIC, OPENAI, PROFILES, TICKETS, VERSION, chat, json_request, request, user
 
 
-def exchange(asked: Request, told: Any = None, step: int = 0) -> Exchange:
-    answer = json.dumps({"ok": True} if told is None else told).encode()
+def exchange(asked: Request, result: Any = None, step: int = 0) -> Exchange:
+    answer = json.dumps({"ok": True} if result is None else result).encode()
     return Exchange(
         id=f"0198c1d2-0000-7000-8000-{step:012}",
         run="run",
@@ -65,8 +65,8 @@ def agent(seed: int) -> list[Exchange]:
     for turn in range(3):
         mark = fresh(source)
         asked += [
-            asking(OPENAI, chat(user(f"question {turn}"), gateway_trace=fresh(source))),
-            asking(
+            json_request(OPENAI, chat(user(f"question {turn}"), gateway_trace=fresh(source))),
+            json_request(
                 f"{TICKETS}?page={turn}&ts={1795311900 + seed}",
                 {
                     "q": turn,
@@ -109,8 +109,8 @@ def test_what_an_earlier_answer_gave_is_no_reason_for_a_rule() -> None:
     def page_through(seed: int) -> list[Exchange]:
         cursor = fresh(ids(seed))
         return [
-            exchange(asking(TICKETS, {"q": 1}), {"next": cursor}, 0),
-            exchange(asking(TICKETS, {"q": 1, "after": cursor}), step=1),
+            exchange(json_request(TICKETS, {"q": 1}), {"next": cursor}, 0),
+            exchange(json_request(TICKETS, {"q": 1, "after": cursor}), step=1),
         ]
 
     found = calibrate(page_through(1), page_through(2), PROFILES)
@@ -125,7 +125,7 @@ def test_what_an_earlier_answer_gave_is_no_reason_for_a_rule() -> None:
 def test_an_id_in_the_path_does_not_keep_calls_from_being_aligned() -> None:
     def threads(seed: int) -> list[Exchange]:
         thread = fresh(ids(seed))
-        first = exchange(asking(TICKETS, {"q": 1}), {"thread": thread}, 0)
+        first = exchange(json_request(TICKETS, {"q": 1}), {"thread": thread}, 0)
         return [first, exchange(request(f"{TICKETS}/{thread}/runs", b"{}"), step=1)]
 
     found = calibrate(threads(1), threads(2), PROFILES)
@@ -135,7 +135,7 @@ def test_an_id_in_the_path_does_not_keep_calls_from_being_aligned() -> None:
 def test_a_place_that_holds_other_things_elsewhere_is_left_alone() -> None:
     def ask_weather(seed: int) -> list[Exchange]:
         messages = [user("What is the weather?"), user(fresh(ids(seed)))]
-        return run(asking(OPENAI, chat(*messages)))
+        return run(json_request(OPENAI, chat(*messages)))
 
     [finding] = calibrate(ask_weather(1), ask_weather(2), PROFILES).findings
     assert finding.guess.field_class == "key"
@@ -151,7 +151,7 @@ def test_a_rule_cannot_reach_into_arguments_or_bytes_or_the_path() -> None:
     def make_run(seed: int) -> list[Exchange]:
         name = fresh(ids(seed))
         return run(
-            asking(OPENAI, call_function(name)),
+            json_request(OPENAI, call_function(name)),
             request(TICKETS, name.encode(), ("content-type", "text/plain")),
             request(f"{TICKETS}/{name}", method="GET"),
         )
@@ -170,7 +170,9 @@ def test_an_id_that_the_client_made_is_its_own_though_answers_repeat_it() -> Non
 
     def session(seed: int) -> list[Exchange]:
         mark = fresh(ids(seed))
-        asked = [asking(TICKETS, {"q": turn, "session": mark, "note": f"session {mark} is on"}) for turn in range(4)]
+        asked = [
+            json_request(TICKETS, {"q": turn, "session": mark, "note": f"session {mark} is on"}) for turn in range(4)
+        ]
         return [
             exchange(one, {"session": mark, "said": f"session {mark} is on"}, step) for step, one in enumerate(asked)
         ]
@@ -184,8 +186,8 @@ def test_an_id_that_the_client_made_is_its_own_though_answers_repeat_it() -> Non
 def test_an_id_that_an_answer_gave_is_the_server_s_unless_the_request_was_under_way() -> None:
     def session(seed: int, ended_at: int) -> list[Exchange]:
         mark = fresh(ids(seed))
-        first = exchange(asking(TICKETS, {"q": 1}), {"ticket": mark}, 0)
-        second = exchange(asking(TICKETS, {"q": 2, "ticket": mark}), None, 5)
+        first = exchange(json_request(TICKETS, {"q": 1}), {"ticket": mark}, 0)
+        second = exchange(json_request(TICKETS, {"q": 2, "ticket": mark}), None, 5)
         return [replace(first, first_byte_at=ended_at), second]
 
     assert calibrate(session(1, 4), session(2, 4), PROFILES).agreement.echoes == 1
@@ -194,8 +196,8 @@ def test_an_id_that_an_answer_gave_is_the_server_s_unless_the_request_was_under_
 
 def test_what_two_good_answers_differ_in_is_proposed_to_be_ignored() -> None:
     def make_run(seed: int) -> list[Exchange]:
-        told = {"total": 3, "served_at": 1795311900 + seed, "tickets": [{"id": "T-1", "trace": fresh(ids(seed))}] * 2}
-        return [exchange(asking(TICKETS, {"q": 1}), {**told, "tookMs": 10 + seed, "note": f"words {seed}"})]
+        result = {"total": 3, "served_at": 1795311900 + seed, "tickets": [{"id": "T-1", "trace": fresh(ids(seed))}] * 2}
+        return [exchange(json_request(TICKETS, {"q": 1}), {**result, "tookMs": 10 + seed, "note": f"words {seed}"})]
 
     found = calibrate(make_run(1), make_run(2), PROFILES)
     assert fields(found) == {
@@ -213,7 +215,7 @@ def test_what_two_good_answers_differ_in_is_proposed_to_be_ignored() -> None:
 
 def test_headers_that_a_profile_declares_can_be_taken_back() -> None:
     def make_run(seed: int) -> list[Exchange]:
-        return run(asking(ANTHROPIC, chat(user("hi")), VERSION, ("anthropic-beta", f"trace-{fresh(ids(seed))}")))
+        return run(json_request(ANTHROPIC, chat(user("hi")), VERSION, ("anthropic-beta", f"trace-{fresh(ids(seed))}")))
 
     found = calibrate(make_run(1), make_run(2), PROFILES)
     assert fields(found) == {"headers anthropic-beta": "transient"}
@@ -223,14 +225,16 @@ def test_headers_that_a_profile_declares_can_be_taken_back() -> None:
 
 def test_parallel_calls_are_aligned_whatever_their_order() -> None:
     def make_run(*order: str) -> list[Exchange]:
-        return run(*(asking(TICKETS, {"q": f"Look for {word} in the archive", "nonce": order[0]}) for word in order))
+        return run(
+            *(json_request(TICKETS, {"q": f"Look for {word} in the archive", "nonce": order[0]}) for word in order)
+        )
 
     found = calibrate(make_run("apples", "pears", "plums"), make_run("plums", "apples", "pears"), PROFILES)
     assert fields(found) == {"body $.nonce": "transient"}
 
 
 def test_a_call_without_a_counterpart_is_named() -> None:
-    one = run(asking(TICKETS, {"q": 1}), request("https://elsewhere.example/", method="GET"))
+    one = run(json_request(TICKETS, {"q": 1}), request("https://elsewhere.example/", method="GET"))
     assert calibrate(one, one[:1], PROFILES).unpaired_steps == ((2,), ())
 
 
@@ -238,7 +242,7 @@ def test_a_profile_of_one_s_own_is_extended_before_it_is_asked() -> None:
     own = '# Tickets.\n[[profile]]\nname = "tickets/1"\nmatch = { host = "tickets.example.com" }\nkey = ["$"]\n'
 
     def make_run(seed: int) -> list[Exchange]:
-        return run(asking(TICKETS, {"q": 1, "ref": fresh(ids(seed))}))
+        return run(json_request(TICKETS, {"q": 1, "ref": fresh(ids(seed))}))
 
     text = toml(calibrate(make_run(1), make_run(2), load_profiles(own)), own)
     assert [profile["name"] for profile in tomllib.loads(text)["profile"]] == ["tickets-calibrated/1", "tickets/1"]
@@ -248,7 +252,7 @@ def test_a_profile_of_one_s_own_is_extended_before_it_is_asked() -> None:
 
 def test_a_profile_of_ours_is_added_to_and_its_comments_stay() -> None:
     def make_run(seed: int, **more: str) -> list[Exchange]:
-        return run(asking(TICKETS, {"q": 1, "ref": fresh(ids(seed)), **more}))
+        return run(json_request(TICKETS, {"q": 1, "ref": fresh(ids(seed)), **more}))
 
     first = toml(calibrate(make_run(1), make_run(2), PROFILES))
     mine = first.replace("transient = [", "# We looked at this.\ntransient = [ # all fine") + "\n# The end.\n"

@@ -11,7 +11,17 @@ from hypothesis import strategies as st
 
 from calls.keys.element_memory import ElementMemory
 from calls.keys.key import make_key
-from tests.calls.asking import ANTHROPIC, OPENAI, PROFILES, VERSION, asking, chat, how, key, user
+from tests.calls.sample_requests import (
+    ANTHROPIC,
+    OPENAI,
+    PROFILES,
+    VERSION,
+    chat,
+    explained_key,
+    json_request,
+    key,
+    user,
+)
 
 type Result = tuple[str, str, str]
 """The id of a call, the name of its tool, and what the tool returned."""
@@ -174,10 +184,12 @@ RESULTS: list[Result] = [("call_x", "read", "1"), ("call_a", "search", "2"), ("c
 
 @pytest.mark.parametrize(("url", "form", "profile"), FORMS)
 def test_results_may_come_in_any_order(url: str, form: Form, profile: str) -> None:
-    made = how(url, form(CALLS, RESULTS))
+    made = explained_key(url, form(CALLS, RESULTS))
     assert made.profile == profile
     assert {key(url, form(CALLS, order)) for order in permutations(RESULTS)} == {made.key}
-    rules = [one.rule for order in permutations(RESULTS) for one in how(url, form(CALLS, order)).normalized_fields]
+    rules = [
+        one.rule for order in permutations(RESULTS) for one in explained_key(url, form(CALLS, order)).normalized_fields
+    ]
     assert "answers" in rules
 
 
@@ -271,7 +283,7 @@ def test_a_key_is_the_same_after_whatever_came_before(
     history: list[dict[str, Any]] = []
     for common, more in turns:
         history = [*history[:common], *(messages[number % len(messages)] for number in more)]
-        one = asking(url, {"model": "m", member: history}, VERSION)
+        one = json_request(url, {"model": "m", member: history}, VERSION)
         made, again = make_key(one, PROFILES), make_key(one, PROFILES, memory)
         assert (again.key, again.request_body) == (made.key, made.request_body)
         assert (again.renamed_ids, again.normalized_fields) == (made.renamed_ids, made.normalized_fields)
@@ -294,7 +306,7 @@ def test_a_group_of_results_is_sorted_whatever_of_it_was_read_before(
     messages = CHAT_MESSAGES if url == OPENAI else ANTHROPIC_MESSAGES
     memory = ElementMemory()
     for numbers in (first, then):
-        one = asking(url, {"model": "m", member: [messages[number] for number in numbers]}, VERSION)
+        one = json_request(url, {"model": "m", member: [messages[number] for number in numbers]}, VERSION)
         made, again = make_key(one, PROFILES), make_key(one, PROFILES, memory)
         assert (again.key, again.request_body) == (made.key, made.request_body)
         assert (again.renamed_ids, again.normalized_fields) == (made.renamed_ids, made.normalized_fields)

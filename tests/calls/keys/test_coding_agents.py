@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from tests.calls.asking import ANTHROPIC, OPENAI, VERSION, chat, how, key, user
+from tests.calls.sample_requests import ANTHROPIC, OPENAI, VERSION, chat, explained_key, key, user
 
 BILLING = "x-anthropic-billing-header: cc_version=2.1.175.{}; cc_entrypoint=cli; cch={};"
 
@@ -21,7 +21,7 @@ def test_14b_the_nonce_of_claude_code_is_not_in_the_key() -> None:
     plain = chat(user("hi"), system="You are Claude Code.", max_tokens=1)
     assert key(ANTHROPIC, claude_code("abc"), VERSION) == key(ANTHROPIC, plain, VERSION)
     assert ("/body/system/0", "nonce") in [
-        (one.pointer, one.rule) for one in how(ANTHROPIC, claude_code("abc"), VERSION).left_out_fields
+        (one.pointer, one.rule) for one in explained_key(ANTHROPIC, claude_code("abc"), VERSION).left_out_fields
     ]
 
 
@@ -48,7 +48,7 @@ def test_14b_a_line_that_is_new_each_time_does_not_count_wherever_it_is_in_the_t
         first = body("Command: x", "Background PIDs: 7, 8", "Process Group PGID: 26161", "</untrusted_context>")
         again = body("Command: x", "Background PIDs: 9", "Process Group PGID: 31", "</untrusted_context>")
         assert key(to, first) == key(to, again) == key(to, body("Command: x", "</untrusted_context>"))
-        assert [one.rule for one in how(to, first).left_out_fields] == ["nonce"]
+        assert [one.rule for one in explained_key(to, first).left_out_fields] == ["nonce"]
         assert key(to, first) != key(to, body("Command: y", "Process Group PGID: 1", "</untrusted_context>"))
         assert key(to, body("a Process Group PGID: 1")) != key(to, body("a Process Group PGID: 2"))
 
@@ -198,9 +198,9 @@ def test_results_of_tools_that_were_called_at_once_count_in_the_order_of_the_cal
     one, two, three = ("toolu_x", "1"), ("toolu_a", "2"), ("toolu_m", "3")
     called = key(ANTHROPIC, body(one, two, three), VERSION)
     assert key(ANTHROPIC, body(three, one, two), VERSION) == called
-    assert [(made.pointer, made.rule) for made in how(ANTHROPIC, body(two, one), VERSION).normalized_fields] == [
-        ("/body/messages/2/content", "answers")
-    ]
+    assert [
+        (made.pointer, made.rule) for made in explained_key(ANTHROPIC, body(two, one), VERSION).normalized_fields
+    ] == [("/body/messages/2/content", "answers")]
     assert key(ANTHROPIC, body(("toolu_x", "2"), ("toolu_a", "1"), three), VERSION) != called
     # What is between two results parts them, and what answers no call stays where it is.
     said: dict[str, Any] = {"type": "text", "text": "said"}
@@ -231,7 +231,7 @@ def test_what_codex_notes_beside_its_messages_is_not_in_the_key() -> None:
         return {"model": "m", "input": [tools, message], "client_metadata": {"turn_id": f"t{number}"}}
 
     assert key(RESPONSES, body(1)) == key(RESPONSES, body(2))
-    assert not how(RESPONSES, body(1)).warnings
+    assert not explained_key(RESPONSES, body(1)).warnings
     assert key(RESPONSES, body(1)) != key(RESPONSES, body(1, text="ho"))
     assert key(RESPONSES, body(1)) != key(RESPONSES, body(1, tool="shell"))
 

@@ -40,7 +40,7 @@ def test_one_message_less_at_the_end_is_one_difference() -> None:
     assert (found.pointer, found.only_side) == ("/2", "recorded")
 
 
-def test_null_and_absent_are_told_apart() -> None:
+def test_null_and_absent_are_distinguished() -> None:
     (found,) = differences({"seed": None}, {})
     assert found.as_json() == {"pointer": "/seed", "recorded": None, "now": None, "only": "recorded"}
 
@@ -50,10 +50,10 @@ def test_names_are_escaped_as_rfc_6901_says() -> None:
 
 
 @given(st.text(max_size=1000))
-def test_a_long_pointer_is_told_by_its_beginning_and_its_end(name: str) -> None:
+def test_a_long_pointer_is_shortened_in_the_middle(name: str) -> None:
     (found,) = differences({name: 1}, {})
-    whole, told = found.pointer, found.as_json()["pointer"]
-    assert told == (whole if len(whole) <= 300 else f"{whole[:200]}…{whole[-99:]}")
+    whole, result = found.pointer, found.as_json()["pointer"]
+    assert result == (whole if len(whole) <= 300 else f"{whole[:200]}…{whole[-99:]}")
 
 
 @pytest.mark.parametrize(
@@ -75,10 +75,10 @@ def test_sameness_is_that_of_json(one: Json, other: Json, equal: bool) -> None:
 def test_a_long_text_is_shown_where_it_parts() -> None:
     recorded, now = "x" * 5000 + "Paris" + "y" * 5000, "x" * 5000 + "Rome" + "y" * 5000
     (found,) = differences([recorded], [now])
-    told = found.as_json()
-    assert "Paris" in str(told["recorded"])
-    assert "Rome" in str(told["now"])
-    assert len(str(told["recorded"])) < 200
+    result = found.as_json()
+    assert "Paris" in str(result["recorded"])
+    assert "Rome" in str(result["now"])
+    assert len(str(result["recorded"])) < 200
 
 
 def test_a_large_value_that_came_or_went_is_cut() -> None:

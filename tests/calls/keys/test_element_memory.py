@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from calls.keys.element_memory import ElementMemory
 from calls.keys.key import make_key
-from tests.calls.asking import PROFILES, asking
+from tests.calls.sample_requests import PROFILES, json_request
 
 CHAT = "https://api.openai.com/v1/chat/completions"
 ANTHROPIC = "https://api.anthropic.com/v1/messages"
@@ -66,7 +66,7 @@ def test_a_key_is_the_same_after_whatever_came_before(
         # A conversation that goes on, or one that begins as an earlier one did.
         history = [*history[:common], *messages]
         more = {member: history}
-        one = asking(url, {**others, **more} if is_last else {**more, **others})
+        one = json_request(url, {**others, **more} if is_last else {**more, **others})
         key, again = make_key(one, PROFILES), make_key(one, PROFILES, memory)
         assert (again, again.request_body) == (key, key.request_body)
         for noted in ("left_out_fields", "renamed_ids", "normalized_fields"):
@@ -81,6 +81,6 @@ def test_secrets_are_numbered_and_json_rpc_is_recognised_wherever_they_are() -> 
     for text in ("a", "b", secret, "c", '"jsonrpc"', secret, "d"):
         history = [*history, {"role": "user", "content": f"{text} {TEXT}"}]
         for others in ({}, {"jsonrpc": "2.0", "method": "tools/call", "id": 1}, {"user": secret}):
-            one = asking(CHAT, {"messages": history, **others})
+            one = json_request(CHAT, {"messages": history, **others})
             key, again = make_key(one, PROFILES), make_key(one, PROFILES, memory)
             assert (again, again.route) == (key, key.route)

@@ -3,7 +3,7 @@
 from calls.codec.json import dumps
 from calls.keys.explain import PREVIEW, RULES, ExplanationRow, explain_key
 from calls.keys.rules import Rule
-from tests.calls.asking import OPENAI, TICKETS, chat, how, user
+from tests.calls.sample_requests import OPENAI, TICKETS, chat, explained_key, user
 
 
 def rows(made: object) -> dict[str, ExplanationRow]:
@@ -20,7 +20,7 @@ def test_every_part_of_a_request_is_accounted_for() -> None:
         seed=None,
         brand_new=1,
     )
-    shown = rows(how(OPENAI, body))
+    shown = rows(explained_key(OPENAI, body))
     assert {pointer: row.fate for pointer, row in shown.items()} == {
         "/method": "key",
         "/upstream": "key",
@@ -43,18 +43,22 @@ def test_every_part_of_a_request_is_accounted_for() -> None:
 
 
 def test_long_values_are_cut_to_a_glance() -> None:
-    assert len(rows(how(OPENAI, chat(user("x" * 500))))["/body/messages"].value) == PREVIEW
+    assert len(rows(explained_key(OPENAI, chat(user("x" * 500))))["/body/messages"].value) == PREVIEW
 
 
-def test_a_long_name_is_cut_wherever_it_is_told() -> None:
+def test_a_long_name_is_cut_wherever_it_is_shown() -> None:
     name = "n" * 100_000
-    for request in (how(TICKETS, {name: 1}), how(TICKETS + f"?{name}=1", {}), how(OPENAI, chat(**{name: 1}))):
+    for request in (
+        explained_key(TICKETS, {name: 1}),
+        explained_key(TICKETS + f"?{name}=1", {}),
+        explained_key(OPENAI, chat(**{name: 1})),
+    ):
         assert len(dumps(explain_key(request).as_json())) < 10_000
 
 
 def test_a_query_is_shown_where_there_is_one() -> None:
-    assert rows(how(TICKETS + "?a=1&sig=x", {}))["/query"].value == '[["a","1"]]'
-    assert rows(how(TICKETS + "?a=1&sig=x", {}))["/query/sig"].fate == "left out"
+    assert rows(explained_key(TICKETS + "?a=1&sig=x", {}))["/query"].value == '[["a","1"]]'
+    assert rows(explained_key(TICKETS + "?a=1&sig=x", {}))["/query/sig"].fate == "left out"
 
 
 def test_every_rule_has_words() -> None:
@@ -62,5 +66,5 @@ def test_every_rule_has_words() -> None:
 
 
 def test_the_same_as_json() -> None:
-    shown = explain_key(how(OPENAI, chat())).as_json()
+    shown = explain_key(explained_key(OPENAI, chat())).as_json()
     assert set(shown) == {"key", "strict", "profile", "dialect", "operation", "rows", "warnings"}

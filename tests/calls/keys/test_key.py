@@ -14,7 +14,19 @@ from calls.keys.key import make_key, raw_digest
 from calls.keys.profile import Profiles
 from calls.model import Request
 from store.active_profiles import load_profiles
-from tests.calls.asking import ANTHROPIC, OPENAI, PROFILES, TICKETS, VERSION, asking, chat, how, key, request, user
+from tests.calls.sample_requests import (
+    ANTHROPIC,
+    OPENAI,
+    PROFILES,
+    TICKETS,
+    VERSION,
+    chat,
+    explained_key,
+    json_request,
+    key,
+    request,
+    user,
+)
 from tests.calls.strategies import json_values
 
 SAME = [
@@ -37,7 +49,7 @@ SAME = [
 @pytest.mark.parametrize(("one", "other"), SAME)
 def test_what_the_api_treats_as_equal_has_one_key(one: Any, other: Any) -> None:
     assert key(OPENAI, one) == key(OPENAI, other)
-    assert how(OPENAI, one).warnings == ()
+    assert explained_key(OPENAI, one).warnings == ()
 
 
 APART = [
@@ -68,7 +80,7 @@ def test_what_the_model_would_see_differently_has_two_keys(one: Any, other: Any)
     "body", [b'{"model":"m","model":"n"}', b'{"model":"\\ud800"}', b'{"seed":NaN}', b"{", b"\xff\xfe", b"[" * 9999]
 )
 def test_a_body_that_cannot_be_read_counts_by_its_bytes_and_warns(body: bytes) -> None:
-    made = how(OPENAI, body)
+    made = explained_key(OPENAI, body)
     assert made.selected_fields["form"] == "raw"  # type: ignore[index,call-overload] # it is an object
     assert "raw bytes" in made.warnings[0]
     assert made.key != key(OPENAI, body + b" ")
@@ -86,7 +98,10 @@ def turn(call: str, arguments: str) -> dict[str, Any]:
 
 def test_9_and_10_ids_count_by_where_they_occur_first() -> None:
     assert key(OPENAI, turn("call_abc", "{}")) == key(OPENAI, turn("pyd_ai_0123456789abcdef", "{}"))
-    assert [(one.was, one.now) for one in how(OPENAI, turn("x", "{}")).renamed_ids] == [("x", "id:1"), ("x", "id:1")]
+    assert [(one.was, one.now) for one in explained_key(OPENAI, turn("x", "{}")).renamed_ids] == [
+        ("x", "id:1"),
+        ("x", "id:1"),
+    ]
 
 
 def test_an_id_that_ties_other_parts_together_is_another_request() -> None:
@@ -95,7 +110,7 @@ def test_an_id_that_ties_other_parts_together_is_another_request() -> None:
     assert key(OPENAI, other) != key(OPENAI, turn("call_a", "{}"))
 
 
-def test_an_answer_that_is_sent_back_with_all_of_its_fields_is_one_that_is_retold() -> None:
+def test_an_answer_that_is_sent_back_with_all_of_its_fields_counts_as_repeated() -> None:
     whole = turn("call_a", "{}")
     whole["messages"][1]["tool_calls"][0]["index"] = 0
     whole["messages"][1] |= {"annotations": [], "reasoning_content": None, "refusal": None, "audio": None}
@@ -118,7 +133,7 @@ def test_22_arguments_count_by_their_value() -> None:
 
 @pytest.mark.parametrize("arguments", ["", "{", '"x"', "1", '{"a":1,"a":2}'])
 def test_arguments_that_are_no_object_count_by_their_text(arguments: str) -> None:
-    made = how(OPENAI, turn("c", arguments))
+    made = explained_key(OPENAI, turn("c", arguments))
     assert not any(one.rule == "json" for one in made.normalized_fields)
     assert made.key != key(OPENAI, turn("c", arguments + " "))
 
@@ -191,7 +206,7 @@ def test_17_an_escape_that_need_not_be_one_does_not_count() -> None:
     ],
 )
 def test_18_sdk_headers_are_in_no_key_and_no_raw_digest(header: tuple[str, str]) -> None:
-    with_it, without = asking(OPENAI, chat(), header), asking(OPENAI, chat())
+    with_it, without = json_request(OPENAI, chat(), header), json_request(OPENAI, chat())
     assert make_key(with_it, PROFILES).key == make_key(without, PROFILES).key
     assert raw_digest(with_it) == raw_digest(without)
 
@@ -208,17 +223,17 @@ def test_anthropic_s_version_and_betas_are_in_the_key_and_betas_have_no_order() 
 
 def test_21_a_compressed_request_counts_by_what_it_says() -> None:
     body = json.dumps(chat(user("hi"))).encode()
-    packed = asking(OPENAI, gzip.compress(body, mtime=0), ("content-encoding", "gzip"))
+    packed = json_request(OPENAI, gzip.compress(body, mtime=0), ("content-encoding", "gzip"))
     assert make_key(packed, PROFILES).key == key(OPENAI, body)
 
 
 def test_a_compressed_request_that_cannot_be_opened_counts_by_its_bytes() -> None:
-    made = make_key(asking(OPENAI, b"not gzip", ("content-encoding", "gzip")), PROFILES)
+    made = make_key(json_request(OPENAI, b"not gzip", ("content-encoding", "gzip")), PROFILES)
     assert "content-encoding" in made.warnings[0]
 
 
 def test_unknown_fields_go_in_with_a_warning_that_says_what_to_do() -> None:
-    made = how(OPENAI, chat(moderations_v9={"a": 1}))
+    made = explained_key(OPENAI, chat(moderations_v9={"a": 1}))
     assert made.notes.unknown_pointers == ("/body/moderations_v9",)
     assert made.warnings == (
         "/body/moderations_v9 is not classified by the profile openai_chat/1 and is in the key: "
@@ -231,7 +246,7 @@ def test_secrets_are_left_out() -> None:
         return chat(mcp_servers=[{"url": "https://mcp.example", "authorization_token": token}])
 
     assert key(ANTHROPIC, with_token("one")) == key(ANTHROPIC, with_token("two"))
-    assert "one" not in str(how(ANTHROPIC, with_token("one")).selected_fields)
+    assert "one" not in str(explained_key(ANTHROPIC, with_token("one")).selected_fields)
 
 
 def test_placeholders_count_by_kind_and_first_occurrence() -> None:
@@ -245,7 +260,7 @@ def test_placeholders_count_by_kind_and_first_occurrence() -> None:
     assert first != again
     assert key(OPENAI, first) == key(OPENAI, again)
     assert key(OPENAI, again) != key(OPENAI, mixed)
-    assert how(OPENAI, first).selected_fields == how(OPENAI, again).selected_fields
+    assert explained_key(OPENAI, first).selected_fields == explained_key(OPENAI, again).selected_fields
 
 
 def test_whom_and_how_is_asked_counts() -> None:
@@ -395,7 +410,7 @@ headers = { key = ["api-version"] }
 
 def ticket(profiles: Profiles, query: str = "?page=1&ts=1", version: str = "1", **fields: Any) -> str:
     body = {"query": "q", "filters": [{"a": 1, "seen": 1}], "session": "s", "token": "t", **fields}
-    return make_key(asking(TICKETS + query, body, ("API-Version", version)), profiles).key
+    return make_key(json_request(TICKETS + query, body, ("API-Version", version)), profiles).key
 
 
 def test_a_profile_of_the_user_s_own_rules() -> None:
@@ -418,9 +433,9 @@ def test_a_profile_may_leave_out_what_it_does_not_know() -> None:
 
 
 def test_no_profile_at_all_means_that_everything_counts() -> None:
-    made = make_key(asking(TICKETS, {"a": 1}), Profiles(()))
+    made = make_key(json_request(TICKETS, {"a": 1}), Profiles(()))
     assert made.profile == "everything/1"
-    assert made.key != make_key(asking(TICKETS, {"a": 2}), Profiles(())).key
+    assert made.key != make_key(json_request(TICKETS, {"a": 2}), Profiles(())).key
 
 
 METHODS = st.sampled_from(["GET", "POST", "post"])

@@ -11,7 +11,7 @@ from calls.keys.profile import NEVER_KEYS, BadProfile, Profiles
 from calls.keys.profile_toml import parse_profiles
 from store import active_profiles
 from store.active_profiles import built_in_names, load_profiles, parse_built_in, profile_text
-from tests.calls.asking import ANTHROPIC, OPENAI, TICKETS, asking
+from tests.calls.sample_requests import ANTHROPIC, OPENAI, TICKETS, json_request
 
 CONTRACT = """
 [upstreams]
@@ -82,14 +82,14 @@ def test_a_mistake_is_named_with_its_line(text: str, message: str) -> None:
 
 def test_the_user_s_profiles_are_asked_first_and_the_last_one_takes_everything() -> None:
     profiles = load_profiles(CONTRACT)
-    names = [profiles.match(asking(url, {})).name for url in (TICKETS, OPENAI, ANTHROPIC, "https://x.example/y")]
+    names = [profiles.match(json_request(url, {})).name for url in (TICKETS, OPENAI, ANTHROPIC, "https://x.example/y")]
     assert names == ["tickets/1", "openai_chat/1", "anthropic/1", "rest/1"]
 
 
 def test_every_condition_of_a_match_must_fit() -> None:
     profiles = load_profiles(CONTRACT)
-    assert profiles.match(asking("https://tickets.example.com/v1/search", {})).name == "rest/1"
-    assert profiles.match(asking("https://xtickets.example.com/v2/search", {})).name == "rest/1"
+    assert profiles.match(json_request("https://tickets.example.com/v1/search", {})).name == "rest/1"
+    assert profiles.match(json_request("https://xtickets.example.com/v2/search", {})).name == "rest/1"
 
 
 def test_the_digest_changes_with_any_rule_and_with_their_order() -> None:

@@ -6,7 +6,7 @@ import pytest
 
 from calls.keys.key import make_key
 from calls.model import Request
-from tests.calls.asking import PROFILES, asking, request
+from tests.calls.sample_requests import PROFILES, json_request, request
 
 SPACE = "https://abidlabs-whisper.hf.space"
 COMFYUI = "http://127.0.0.1:8188"
@@ -15,11 +15,11 @@ COMFYUI = "http://127.0.0.1:8188"
 def requests_of(session: str, asked: str) -> Iterator[Request]:
     """Requests that a client sends in this session."""
     for prefix in ("", "/gradio_api"):
-        yield asking(f"{SPACE}{prefix}/queue/join", {"data": [asked], "fn_index": 0, "session_hash": session})
+        yield json_request(f"{SPACE}{prefix}/queue/join", {"data": [asked], "fn_index": 0, "session_hash": session})
         yield request(f"{SPACE}{prefix}/queue/data?session_hash={session}&x={asked}", method="GET")
-    yield asking(f"{SPACE}/gradio_api/cancel", {"session_hash": session, "fn_index": 1, "event_id": asked})
+    yield json_request(f"{SPACE}/gradio_api/cancel", {"session_hash": session, "fn_index": 1, "event_id": asked})
     yield request(f"{COMFYUI}/ws?clientId={session}&x={asked}", method="GET")
-    yield asking(f"{COMFYUI}/prompt", {"prompt": {"3": {"class_type": asked}}, "client_id": session})
+    yield json_request(f"{COMFYUI}/prompt", {"prompt": {"3": {"class_type": asked}}, "client_id": session})
     yield request(f"https://{asked}.hf.space/gradio_api/heartbeat/{session}", method="GET")
     yield request(f"https://{asked}.hf.space/heartbeat/{session}", method="GET")
 

@@ -12,7 +12,7 @@ from calls import placeholder
 from calls.codec.json import dumps
 from calls.keys.key import make_key, raw_digest
 from calls.model import Request
-from tests.calls.asking import ANTHROPIC, OPENAI, PROFILES, TICKETS, asking, chat, request, user
+from tests.calls.sample_requests import ANTHROPIC, OPENAI, PROFILES, TICKETS, chat, json_request, request, user
 from tests.calls.strategies import json_values
 
 
@@ -28,7 +28,7 @@ NOISE = [
 
 @pytest.mark.parametrize(("one", "other"), NOISE)
 def test_spelling_is_noise(one: Any, other: Any) -> None:
-    assert strict(asking(OPENAI, one)) == strict(asking(OPENAI, other))
+    assert strict(json_request(OPENAI, one)) == strict(json_request(OPENAI, other))
 
 
 SAID = [
@@ -42,13 +42,13 @@ SAID = [
 
 @pytest.mark.parametrize(("one", "other"), SAID)
 def test_what_a_profile_leaves_out_counts_all_the_same(one: Any, other: Any) -> None:
-    made = [make_key(asking(OPENAI, body), PROFILES) for body in (one, other)]
+    made = [make_key(json_request(OPENAI, body), PROFILES) for body in (one, other)]
     assert made[0].key == made[1].key
     assert made[0].strict_key != made[1].strict_key
 
 
 def test_headers_of_one_sending_and_secrets_are_noise_and_others_are_not() -> None:
-    plain = strict(asking(OPENAI, chat()))
+    plain = strict(json_request(OPENAI, chat()))
     secret = placeholder.make_placeholder(b"sk-a-long-secret", "K", b"key").decode()
     for noise in (
         ("User-Agent", "x"),
@@ -57,26 +57,28 @@ def test_headers_of_one_sending_and_secrets_are_noise_and_others_are_not() -> No
         ("x-api-key", secret),
         ("x-api-key", "****"),
     ):
-        assert strict(asking(OPENAI, chat(), noise)) == plain
-    assert strict(asking(OPENAI, chat(), ("openai-organization", "o"))) != plain
+        assert strict(json_request(OPENAI, chat(), noise)) == plain
+    assert strict(json_request(OPENAI, chat(), ("openai-organization", "o"))) != plain
 
 
 def test_a_compressed_body_counts_by_what_it_says() -> None:
     body = json.dumps(chat()).encode()
-    packed = asking(OPENAI, gzip.compress(body, mtime=0), ("content-encoding", "gzip"))
-    assert strict(packed) == strict(asking(OPENAI, body))
+    packed = json_request(OPENAI, gzip.compress(body, mtime=0), ("content-encoding", "gzip"))
+    assert strict(packed) == strict(json_request(OPENAI, body))
 
 
 def test_another_machine_s_secrets_are_the_same_request() -> None:
     first, second = (placeholder.make_placeholder(b"sk-a-long-secret", "K", key).decode() for key in (b"one", b"two"))
-    assert strict(asking(OPENAI, chat(user(f"use {first}")))) == strict(asking(OPENAI, chat(user(f"use {second}"))))
+    assert strict(json_request(OPENAI, chat(user(f"use {first}")))) == strict(
+        json_request(OPENAI, chat(user(f"use {second}")))
+    )
 
 
 @pytest.mark.parametrize(
     "url", [TICKETS + "?a=1", TICKETS + "/1", TICKETS.replace("https", "http"), TICKETS.replace("tickets", "other")]
 )
 def test_the_whole_url_counts(url: str) -> None:
-    assert strict(asking(url, {})) != strict(asking(TICKETS, {}))
+    assert strict(json_request(url, {})) != strict(json_request(TICKETS, {}))
 
 
 @pytest.mark.parametrize("half", ["\ud800", "a\udfff"])

@@ -99,7 +99,7 @@ def test_no_text_of_an_entry_keeps_its_secrets() -> None:
         ("step = 1\ntool_result = 2026-01-01", "tool_result is a date, which JSON does not have"),
     ],
 )
-def test_a_mistake_is_told_with_its_line_and_what_is_known(entry: str, words: str) -> None:
+def test_a_mistake_is_reported_with_its_line_and_the_known_words(entry: str, words: str) -> None:
     with pytest.raises(BadOverride) as caught:
         parse_overrides(f"# first line\n[[override]]\nstep = 1\ntext = 'x'\n[[override]]\n{entry}\n", is_json=False)
     assert "line 5: override 2: " in str(caught.value)

@@ -181,7 +181,7 @@ def test_edits_whose_place_is_gone_change_nothing() -> None:
         ("a note 1", None, False),
     ],
 )
-def test_ids_are_told_by_form_and_name(text: str, name: str | None, expected: bool) -> None:
+def test_ids_are_recognised_by_form_and_name(text: str, name: str | None, expected: bool) -> None:
     assert is_id(text, name) is expected
 
 

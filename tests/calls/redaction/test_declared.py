@@ -48,13 +48,13 @@ def test_what_a_path_names_is_replaced_and_nothing_else() -> None:
     new, count, reencoded = OURS.redact_body(body, "application/json")
 
     assert (len(new), count, reencoded) == (len(body), 7, False)
-    told = json.loads(new)
-    assert is_placeholder(told["token"].encode())
-    assert told["query"] == {"token": "stays"}
-    assert told["people"][0] == {"pin": 9999, "name": "a"}
-    assert told["people"][1]["pin"][:3] == [True, 999999, "*"]
-    assert is_placeholder(told["people"][1]["pin"][3]["deep"].encode())
-    assert told["rules"] == [{"kind": "open", "x": "stays"}, {"kind": "******", "x": 9}]
+    answer = json.loads(new)
+    assert is_placeholder(answer["token"].encode())
+    assert answer["query"] == {"token": "stays"}
+    assert answer["people"][0] == {"pin": 9999, "name": "a"}
+    assert answer["people"][1]["pin"][:3] == [True, 999999, "*"]
+    assert is_placeholder(answer["people"][1]["pin"][3]["deep"].encode())
+    assert answer["rules"] == [{"kind": "open", "x": "stays"}, {"kind": "******", "x": 9}]
     assert b'"n": 1.50' in new
     assert OURS.redact_body(new, "application/json") == (new, 0, False)
 
@@ -132,9 +132,9 @@ def test_a_message_of_a_socket_is_looked_at_as_one_of_the_list_that_the_paths_ar
     new, count = LIVE.redact_message(
         b'{"type": "hello", "token": "abcdefghijklmnop", "pin": 1234, "deep": {"token": "stays"}}'
     )
-    told = json.loads(new)
-    assert is_placeholder(told.pop("token").encode())
-    assert (told, count) == ({"type": "hello", "pin": 9999, "deep": {"token": "stays"}}, 2)
+    answer = json.loads(new)
+    assert is_placeholder(answer.pop("token").encode())
+    assert (answer, count) == ({"type": "hello", "pin": 9999, "deep": {"token": "stays"}}, 2)
     assert LIVE.redact_message(new) == (new, 0)
     assert LIVE.redact_message(b'{"type": "bye", "pin": 1234}')[1] == 0
     assert LIVE.redact_message(b"token, in words") == (b"token, in words", 0)

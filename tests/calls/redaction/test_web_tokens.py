@@ -175,9 +175,11 @@ def test_a_token_that_a_model_spells_out_is_replaced_as_a_whole() -> None:
 
     new = KEEPER.redact_body(data, "text/event-stream", is_answer=True)[0]
 
-    told = "".join(json.loads(line[6:])["choices"][0]["delta"]["content"] for line in new.decode().splitlines() if line)
-    assert told.startswith("It is PLAYHEAD_T")
-    assert "eyJ" not in told
+    output = "".join(
+        json.loads(line[6:])["choices"][0]["delta"]["content"] for line in new.decode().splitlines() if line
+    )
+    assert output.startswith("It is PLAYHEAD_T")
+    assert "eyJ" not in output
     assert KEEPER.redact_body(new, "text/event-stream", is_answer=True) == (new, 0, False)
 
 

@@ -62,7 +62,7 @@ def test_the_founding_example_replays_without_asking() -> None:
     assert len(model.requests) == 2
 
 
-def test_changed_code_is_told_by_its_step_and_place() -> None:
+def test_changed_code_is_reported_with_its_step_and_place() -> None:
     model = Model(answer)
     trace = refunds(model).run("Where is my money?")
     replay = refunds(model, lambda intent: {"queue": intent.lower() + "s"}).replay(trace)
@@ -75,7 +75,7 @@ def test_changed_code_is_told_by_its_step_and_place() -> None:
     assert len(model.requests) == 2
 
 
-def test_a_prompt_that_changed_is_told_with_the_line_of_its_step() -> None:
+def test_a_changed_prompt_is_reported_with_the_line_of_its_step() -> None:
     model = Model(answer)
     flow = Workflow("one", ask=model)
     flow.step("respond", model="m", prompt="Answer: {input}")
@@ -144,7 +144,7 @@ def test_every_effect_is_given_from_the_record(tmp_path: Path, monkeypatch: pyte
     assert again(seed=2).output[1:3] != trace.output[1:3]
 
 
-def test_an_effect_that_was_not_recorded_is_told_with_its_line_and_the_last_recorded_one() -> None:
+def test_an_effect_that_was_not_recorded_is_reported_with_its_line_and_the_last_recorded_one() -> None:
     flow, other = Workflow("w"), Workflow("w")
     flow.step("s", fn=lambda _: [effects.random()])
     other.step("s", fn=lambda _: [effects.random(), effects.uuid()])
@@ -158,7 +158,7 @@ def test_an_effect_that_was_not_recorded_is_told_with_its_line_and_the_last_reco
     assert "its output differs at /0" in str(fourth.replay(flow.run()))
 
 
-def test_an_effect_that_nobody_asks_for_any_more_is_told() -> None:
+def test_an_unused_recorded_effect_is_reported() -> None:
     def ask_time(_: Any) -> None:
         effects.now()
 
@@ -168,7 +168,7 @@ def test_an_effect_that_nobody_asks_for_any_more_is_told() -> None:
     assert "step `s` no longer asks for now null, recorded at" in str(other.replay(flow.run()))
 
 
-def test_what_an_except_hides_is_told_all_the_same() -> None:
+def test_an_error_that_the_agent_catches_is_still_reported() -> None:
     def careful(_: Any) -> str:
         try:
             return str(effects.env("A"))

@@ -20,8 +20,8 @@ async def main():
         "forecaster", model_client=model, tools=[weather], reflect_on_tool_use=True, model_client_stream=True
     )
     events = agent.run_stream(task='[[weather {"city": "Oslo"}]] [[weather {"city": "Lima"}]] -> Both are fine.')
-    told = [[type(event).__name__, str(getattr(event, "content", ""))] async for event in events]
-    print(json.dumps(told, indent=1))
+    result = [[type(event).__name__, str(getattr(event, "content", ""))] async for event in events]
+    print(json.dumps(result, indent=1))
 
 
 asyncio.run(main())

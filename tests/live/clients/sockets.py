@@ -39,66 +39,66 @@ def realtime(words: str) -> list[Any]:
     """A turn of text, a tool, and a turn of sound in pieces of another size each time."""
     from openai import OpenAI
 
-    told: list[Any] = []
+    messages: list[Any] = []
     with OpenAI(api_key=KEY).realtime.connect(model="gpt-realtime") as connection:
-        told.append(connection.recv().to_dict())
+        messages.append(connection.recv().to_dict())
         connection.session.update(session={"type": "realtime", "instructions": words}, event_id=f"e_{uuid.uuid4()}")
-        told.append(connection.recv().to_dict())
+        messages.append(connection.recv().to_dict())
         item_id = f"item_{uuid.uuid4().hex[:12]}"
         item = {"id": item_id, "type": "message", "role": "user", "content": [{"type": "input_text", "text": "hi"}]}
         connection.conversation.item.create(item=item)  # type: ignore[arg-type] # as it is sent
         added = connection.recv().to_dict()
         assert added["item"]["id"] == item_id, (added, item_id)
         connection.response.create()
-        told += _until_done(connection)
+        messages += _until_done(connection)
         step = int(os.environ.get("STEP", "7"))
         sound = bytes(range(40))
         for start in range(0, len(sound), step):
             connection.input_audio_buffer.append(audio=base64.b64encode(sound[start : start + step]).decode())
         connection.input_audio_buffer.commit()
         connection.response.create()
-        told += _until_done(connection)
-    return told
+        messages += _until_done(connection)
+    return messages
 
 
 def _until_done(connection: Any) -> list[Any]:
-    told = []
-    while not told or told[-1]["type"] != "response.done":
-        told.append(connection.recv().to_dict())
-    return told
+    messages = []
+    while not messages or messages[-1]["type"] != "response.done":
+        messages.append(connection.recv().to_dict())
+    return messages
 
 
 async def responses(words: str) -> list[Any]:
     """Two responses, one after another."""
     from openai import AsyncOpenAI
 
-    told: list[Any] = []
+    messages: list[Any] = []
     async with AsyncOpenAI(api_key=KEY).responses.connect() as connection:
         for text in [words, "and then?"][: int(os.environ.get("ONLY", "2"))]:
-            before = {"previous_response_id": told[-1]["response"]["id"]} if told else {}
+            before = {"previous_response_id": messages[-1]["response"]["id"]} if messages else {}
             await connection.response.create(model="gpt-5", input=text, store=False, **before)
             async for event in connection:
-                told.append(event.to_dict())
+                messages.append(event.to_dict())
                 if event.type in ("response.completed", "error"):
                     break
-    return told
+    return messages
 
 
 async def plain(words: str) -> list[Any]:
     """Text, binary, fragments, pings; then the server says goodbye."""
-    told: list[Any] = []
+    messages: list[Any] = []
     async with websockets.connect(f"wss://{HOST}/echo", subprotocols=[websockets.Subprotocol("talk")]) as connection:
         assert connection.response is not None
-        told.append([connection.subprotocol, [type(one).__name__ for one in connection.protocol.extensions]])
+        messages.append([connection.subprotocol, [type(one).__name__ for one in connection.protocol.extensions]])
         await connection.send(words)
-        told.append(await connection.recv())
+        messages.append(await connection.recv())
         await connection.send([b"\x00\xff", b"in ", b"pieces"])
-        told.append(base64.b64encode(await connection.recv()).decode())  # type: ignore[arg-type] # it is bytes
+        messages.append(base64.b64encode(await connection.recv()).decode())  # type: ignore[arg-type] # it is bytes
         await (await connection.ping())
         await connection.send("bye")
         await connection.wait_closed()
-        told.append([connection.close_code, connection.close_reason])
-    return told
+        messages.append([connection.close_code, connection.close_reason])
+    return messages
 
 
 async def at_once(words: str) -> list[Any]:
@@ -132,15 +132,15 @@ async def live(words: str) -> list[Any]:
 def main(what: str, words: str = "Be brief.") -> None:
     """Run some of them, one after the other."""
     known: Any = {"realtime": realtime, "responses": responses, "plain": plain, "at_once": at_once, "live": live}
-    told = []
+    messages = []
     try:
         for name in what.split(","):
             heard = known[name](words)
-            told.append(asyncio.run(heard) if asyncio.iscoroutine(heard) else heard)
+            messages.append(asyncio.run(heard) if asyncio.iscoroutine(heard) else heard)
     except Exception as fault:  # noqa: BLE001 # whatever the SDKs make of it is what we want to see
         print(f"{type(fault).__name__}: {fault}", file=sys.stderr)
         sys.exit(3)
-    print(json.dumps(told))
+    print(json.dumps(messages))
 
 
 if __name__ == "__main__":

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.proxy.capture.standin import StandIn, standing_in
+from tests.proxy.capture.standin import StandIn, start_stand_in
 from tests.support.service import command, keeping, surroundings
 
 BARE = ("PATH", "HOME")
@@ -108,7 +108,7 @@ async def open_station(database_url: str) -> AsyncIterator[tuple[Station, StandI
     needs_namespaces()
     place = Path(tempfile.mkdtemp(prefix="playhead-test-"))
     station = Station(data=place / "d", config=place / "playhead.toml", database_url=database_url)
-    with standing_in() as world:
+    with start_stand_in() as world:
         station.config.write_text(world.config)
         async with keeping(station.data, database_url):
             yield station, world

@@ -30,7 +30,7 @@ class StandIn:
 
 
 @contextmanager
-def standing_in() -> Iterator[StandIn]:
+def start_stand_in() -> Iterator[StandIn]:
     """Serve while the block runs."""
     server = ThreadingHTTPServer(("127.0.0.1", 0), _Handler)
     server.standin = StandIn(server.server_port)  # type: ignore[attr-defined]

@@ -26,7 +26,7 @@ from proxy.capture.command import WITHOUT_RULES
 from tests.live import npm
 from tests.proxy.capture.grpc_server import METHOD, GrpcServer, serving_grpc
 from tests.proxy.capture.running import Station, bare, needs_namespaces, user_without_rights
-from tests.proxy.capture.standin import ADDRESSES, ZONE, StandIn, standing_in
+from tests.proxy.capture.standin import ADDRESSES, ZONE, StandIn, start_stand_in
 from tests.support.service import keeping, surroundings
 from tests.support.shells import started_interpreter
 
@@ -186,7 +186,7 @@ async def scene(module_database_url: str) -> AsyncIterator[Scene]:
     os.chmod(place, 0o711)
     station = Station(data=place / "d", config=place / "playhead.toml", database_url=module_database_url)
     with (
-        standing_in() as world,
+        start_stand_in() as world,
         serving_grpc(place, GRPC) as grpc,
         started_interpreter(Path(sys.executable), IMPORTED) as python,
     ):
@@ -329,13 +329,13 @@ def _record_and_replay_as_user(station: Station, world: StandIn, chosen: dict[st
     made = station.run("record", *required, "--run", "user", "--", *drive, str(place / "recorded.json"))
     assert made.returncode == 0, made.stderr
     recorded = json.loads((place / "recorded.json").read_text())
-    assert {name: told["code"] for name, told in recorded.items()} == dict.fromkeys(chosen, 0), recorded
+    assert {name: result["code"] for name, result in recorded.items()} == dict.fromkeys(chosen, 0), recorded
     asked = world.asked.total()
     again = station.run("replay", *required, "user", "--", *drive, str(place / "replayed.json"))
     assert "was right: every call was answered from the recording" in again.stderr
     assert "not isolated" not in again.stderr
     replayed = json.loads((place / "replayed.json").read_text())
-    assert [told["out"] for told in replayed.values()] == [told["out"] for told in recorded.values()]
+    assert [result["out"] for result in replayed.values()] == [result["out"] for result in recorded.values()]
     assert (world.asked.total(), world.asked[refunds]) == (asked, before + 1)
 
 

@@ -97,8 +97,8 @@ async def test_a_refund_past_the_proxy_is_named_and_its_replay_is_not_right(
     assert code == 1, err
     assert "connections bypassed the proxy and reached the real network" in err
     assert f"--allow-local {place}" in err
-    told = json.loads(report.read_text())
-    assert (told["verdict"], told["escaped"], told["isolation"]) == ("diverged", 1, "watched")
+    result = json.loads(report.read_text())
+    assert (result["verdict"], result["escaped"], result["isolation"]) == ("diverged", 1, "watched")
 
     code, _, err = await playhead("replay", data, str(bundle), "--allow-local", place, *agent)
     assert code == 0, err

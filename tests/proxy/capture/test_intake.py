@@ -10,7 +10,7 @@ import pytest
 from tests.proxy.capture.conftest import Capturing
 from tests.support.h2wire import Peer, StreamBroken
 from tests.support.h2workers import answer_all
-from tests.support.wire import MemoryRecorder, ScriptedAnswerer, answering, serving, standing_in, upstream_tls, whole
+from tests.support.wire import MemoryRecorder, ScriptedAnswerer, answering, api_test_at, serving, upstream_tls, whole
 
 OK = b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nok"
 
@@ -95,7 +95,7 @@ async def test_an_address_without_a_name_is_called_by_what_the_request_names(cap
             writer.write(b"GET /x HTTP/1.1\r\nHost: " + host + b"\r\n\r\n")
             assert (await reader.readuntil(b"ok")).startswith(b"HTTP/1.1 200")
         writer.close()
-        urls = [told.begun["url"] for told in recorder.exchanges]
+        urls = [exchange.begun["url"] for exchange in recorder.exchanges]
         assert urls == [f"http://{name}.test:{upstream.port}/x" for name in ("one", "two")]
 
 
@@ -117,7 +117,7 @@ async def test_a_configured_upstream_stands_in_for_a_captured_host(capturing: Ca
     recorder = MemoryRecorder()
     async with (
         answering(OK) as upstream,
-        capturing(recorder, upstreams=standing_in(upstream)) as capture,
+        capturing(recorder, upstreams=api_test_at(upstream)) as capture,
     ):
         reader, writer = await capture.connect("api.test")
         await writer.start_tls(capture.worker.tls, server_hostname="api.test")

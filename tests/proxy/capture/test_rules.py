@@ -90,7 +90,7 @@ def test_a_dry_run_changes_nothing_and_needs_no_root(monkeypatch: pytest.MonkeyP
     assert "-A OUTPUT -p tcp -j PLAYHEAD" in result.output
 
 
-def test_a_machine_without_either_program_is_told_so(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_machine_without_either_program_gets_the_reason(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(shutil, "which", lambda _: None)
     with pytest.raises(Failure, match="install nftables"):
         available_format()

@@ -187,7 +187,7 @@ def test_a_python_without_a_package_says_so(package: str) -> None:
 
 
 @pytest.mark.skipif(shutil.which("unshare") is None, reason="util-linux is not installed")
-def test_a_machine_that_cannot_reach_itself_is_told_so_and_no_client_is_blamed(
+def test_a_machine_that_cannot_reach_itself_is_reported_and_no_client_is_blamed(
     tmp_path: Path, forking_playhead: Path
 ) -> None:
     both = f"{forking_playhead} doctor; {forking_playhead} replay r -- true"
@@ -201,8 +201,8 @@ def test_a_machine_that_cannot_reach_itself_is_told_so_and_no_client_is_blamed(
     )
     if ran.stderr.startswith("unshare:"):
         pytest.skip("nobody may make a network namespace here")
-    told = "127.0.0.1 cannot be reached on this machine (Network is unreachable)"
-    assert ran.stderr.count(told) == ran.stderr.count("ip link set lo up") == 2, ran.stderr
+    result = "127.0.0.1 cannot be reached on this machine (Network is unreachable)"
+    assert ran.stderr.count(result) == ran.stderr.count("ip link set lo up") == 2, ran.stderr
     assert (ran.stdout, ran.returncode) == ("", 125)
 
 
@@ -222,7 +222,7 @@ def test_the_table_puts_what_is_missing_last() -> None:
     assert findings_json(findings)[1]["fix"] == "do this"
 
 
-async def test_where_no_command_can_be_captive_the_reason_is_told(echo: Echo) -> None:
+async def test_the_reason_why_commands_cannot_be_captive_is_shown(echo: Echo) -> None:
     place = {"proxy": "http://127.0.0.1:1", "ca": "/nowhere/ca.pem", "ca_bundle": "/nowhere/ca-bundle.pem"}
     finding = await examine_captive(place, echo, None)
     assert finding.verdict == "impossible"

@@ -22,9 +22,9 @@ from tests.support.wire import (
     ScriptedAnswerer,
     Worker,
     answering,
+    api_test_at,
     connect_through,
     open_worker,
-    standing_in,
     whole,
 )
 
@@ -85,7 +85,7 @@ async def test_an_answerer_sees_the_request_without_what_is_ours(tmp_path: Path)
     assert run == "run-3"
 
 
-async def test_an_answerer_is_told_which_branch_of_the_run_asks(tmp_path: Path) -> None:
+async def test_an_answerer_gets_the_branch_of_the_run(tmp_path: Path) -> None:
     answerer = ScriptedAnswerer(whole(b"hello"))
     async with open_worker(tmp_path, answerer=answerer) as worker:
         reader, writer = await _plain(worker, ASK.replace(b"\r\n\r\n", b"\r\nX-Playhead-Actor: critic\r\n\r\n"))
@@ -127,7 +127,7 @@ async def test_framing_is_made_for_this_connection_and_not_as_recorded(tmp_path:
     assert got == b"HTTP/1.1 200 Fine\r\nX-A: 1\r\nTransfer-Encoding: chunked\r\n\r\n2\r\nab\r\n0\r\n\r\n"
 
 
-async def test_an_http_1_0_client_is_told_the_end_by_closing(tmp_path: Path) -> None:
+async def test_the_end_for_an_http_1_0_client_is_the_close(tmp_path: Path) -> None:
     async with open_worker(tmp_path, answerer=ScriptedAnswerer(_pieces(b"ab", b"cd"))) as worker:
         reader, writer = await _plain(worker, b"GET http://nowhere.invalid/x HTTP/1.0\r\n\r\n")
         assert await reader.read() == b"HTTP/1.1 200 OK\r\nX-A: 1\r\n\r\nabcd"
@@ -257,7 +257,7 @@ async def test_a_client_that_stays_with_a_held_answer_is_broken_off(tmp_path: Pa
     assert asked == [1]
 
 
-async def test_a_client_that_stays_before_any_head_is_told_why(tmp_path: Path) -> None:
+async def test_a_client_that_stays_before_any_head_gets_the_reason(tmp_path: Path) -> None:
     answer = Answer(
         status=0, end="hold", patience=50_000_000, answer_waiting_client=lambda: whole(b"incomplete", status=424)
     )
@@ -356,7 +356,7 @@ async def test_what_is_not_recorded_goes_live_in_auto(tmp_path: Path) -> None:
             recorder,
             ScriptedAnswerer(whole(b"recorded"), None),
             mode="auto",
-            upstreams=standing_in(upstream),
+            upstreams=api_test_at(upstream),
         ) as worker,
         httpx.AsyncClient(timeout=60, proxy=worker.proxy("run-4"), verify=worker.tls) as client,
     ):
@@ -373,7 +373,7 @@ async def test_what_is_not_recorded_goes_live_in_auto(tmp_path: Path) -> None:
 async def test_nothing_goes_live_in_replay(tmp_path: Path) -> None:
     async with (
         answering(LIVE) as upstream,
-        open_worker(tmp_path, None, ScriptedAnswerer(None), upstreams=standing_in(upstream)) as worker,
+        open_worker(tmp_path, None, ScriptedAnswerer(None), upstreams=api_test_at(upstream)) as worker,
         httpx.AsyncClient(timeout=60, proxy=worker.proxy(), verify=worker.tls) as client,
     ):
         response = await client.get("https://api.test/x")
@@ -432,7 +432,7 @@ async def test_a_host_that_must_be_replayed_does_not_go_live_in_auto(tmp_path: P
             recorder,
             ScriptedAnswerer(None),
             mode="auto",
-            upstreams=standing_in(upstream),
+            upstreams=api_test_at(upstream),
             modes={"api.test": "replay"},
         ) as worker,
         httpx.AsyncClient(timeout=60, proxy=worker.proxy(), verify=worker.tls) as client,

@@ -10,7 +10,7 @@ import pytest
 from proxy.wire.access import Access
 from store.access.api_tokens import ApiTokens
 from store.run_tokens import RunTokens
-from tests.support.wire import MemoryRecorder, Worker, answering, open_worker, standing_in
+from tests.support.wire import MemoryRecorder, Worker, answering, api_test_at, open_worker
 
 OK = b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nok"
 RUN = "team:night.1"
@@ -59,7 +59,7 @@ async def test_a_claimed_run_takes_requests_with_its_token_alone(tmp_path: Path,
             tmp_path,
             recorder,
             access=Access(run_tokens=tokens),
-            upstreams=standing_in(upstream),
+            upstreams=api_test_at(upstream),
         ) as worker,
     ):
         for fields in (
@@ -72,10 +72,10 @@ async def test_a_claimed_run_takes_requests_with_its_token_alone(tmp_path: Path,
             [credentials(f"{RUN}:g2", "x")],
             [credentials(f"{RUN}:live-1a", "x")],
         ):
-            told = await send_request(worker, *fields)
-            assert told.startswith(b"HTTP/1.1 403"), fields
-            assert b'"code": "run_claimed"' in told, fields
-            assert f"playhead token --run {RUN}".encode() in told, fields
+            result = await send_request(worker, *fields)
+            assert result.startswith(b"HTTP/1.1 403"), fields
+            assert b'"code": "run_claimed"' in result, fields
+            assert f"playhead token --run {RUN}".encode() in result, fields
         assert not recorder.exchanges
         assert not recorder.gaps
         assert not upstream.heads
@@ -148,8 +148,8 @@ async def test_where_a_token_is_asked_for_that_of_any_run_opens(tmp_path: Path, 
     ) as worker:
         own = tokens.token("any")
         for token, status in (("recording", b"200"), (own, b"200"), (own[:-1], b"407"), ("x.y", b"407"), ("", b"407")):
-            told = await send_request(worker, credentials("free", token))
-            assert told.startswith(b"HTTP/1.1 " + status), token
+            result = await send_request(worker, credentials("free", token))
+            assert result.startswith(b"HTTP/1.1 " + status), token
 
 
 async def test_the_worker_of_one_command_takes_its_own_credentials_alone(tmp_path: Path, tokens: RunTokens) -> None:

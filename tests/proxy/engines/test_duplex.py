@@ -76,7 +76,7 @@ async def test_a_request_that_leaves_the_recording_is_broken_off(tmp_path: Path)
         await _until(peer, peer.streams[stream], b"ONE")
 
 
-async def test_a_request_that_begins_otherwise_is_told_so_while_it_waits(tmp_path: Path) -> None:
+async def test_a_request_that_begins_differently_is_refused_while_it_waits(tmp_path: Path) -> None:
     async with _asking(tmp_path, turns()) as (peer, replays):
         stream = peer.begin(HOST, PATH)
         heard = peer.streams[stream]
@@ -122,7 +122,7 @@ async def test_chunks_of_http_1_are_parts_too(tmp_path: Path) -> None:
     assert report_of(replays)["verdict"] == "right"
 
 
-async def test_a_grpc_call_that_was_not_recorded_is_told_so_while_it_waits(tmp_path: Path) -> None:
+async def test_a_grpc_call_that_was_not_recorded_is_refused_while_it_waits(tmp_path: Path) -> None:
     async with _asking(tmp_path, turns()) as (peer, replays):
         stream = peer.conn.get_next_available_stream_id()
         pseudo_fields = [

@@ -14,10 +14,10 @@ from tests.support.wire import (
     MemoryRecorder,
     Worker,
     answering,
+    api_test_at,
     open_worker,
     read_request,
     serving,
-    standing_in,
 )
 
 ASK = b"GET http://api.test/x HTTP/1.1\r\nHost: api.test\r\n\r\n"
@@ -117,7 +117,7 @@ async def test_a_client_that_leaves_before_its_request_is_kept_is_not_asked_for(
     recorder.gate.clear()
     async with (
         answering(HEAD + b"0123456789") as upstream,
-        open_worker(tmp_path, recorder, upstreams=standing_in(upstream)) as worker,
+        open_worker(tmp_path, recorder, upstreams=api_test_at(upstream)) as worker,
     ):
         _, writer = await _client(worker, request_)
         await recorder.begun.wait()
@@ -134,7 +134,7 @@ async def test_a_client_that_leaves_in_its_own_request_is_recorded(tmp_path: Pat
     recorder = MemoryRecorder()
     async with (
         answering(HEAD + b"0123456789") as upstream,
-        open_worker(tmp_path, recorder, upstreams=standing_in(upstream)) as worker,
+        open_worker(tmp_path, recorder, upstreams=api_test_at(upstream)) as worker,
     ):
         _, writer = await _client(worker, ASK.replace(b"\r\n\r\n", b"\r\nContent-Length: 100\r\n\r\npart"))
         await recorder.until(lambda: bool(recorder.exchanges) and recorder.only.body("request") == b"part")
@@ -306,7 +306,7 @@ async def test_a_stopping_worker_waits_no_longer_than_its_grace(tmp_path: Path) 
     async with (
         serving(handler) as upstream,
         asyncio.timeout(60),
-        open_worker(tmp_path, recorder, upstreams=standing_in(upstream), limits=Limits(grace=0.1)) as worker,
+        open_worker(tmp_path, recorder, upstreams=api_test_at(upstream), limits=Limits(grace=0.1)) as worker,
     ):
         reader, writer = await _client(worker)
         await reader.readexactly(len(HEAD) + 4)
@@ -322,7 +322,7 @@ async def test_a_request_that_cannot_be_kept_is_refused_before_it_reaches_the_up
     recorder.keeps = False
     async with (
         answering(HEAD + b"0123456789") as upstream,
-        open_worker(tmp_path, recorder, upstreams=standing_in(upstream)) as worker,
+        open_worker(tmp_path, recorder, upstreams=api_test_at(upstream)) as worker,
     ):
         status, body = await _problem(worker)
     assert (status, upstream.connections) == (503, 0)

@@ -27,11 +27,11 @@ from tests.support.wire import (
     MemoryRecorder,
     Worker,
     answering,
+    api_test_at,
     connect_through,
     open_worker,
     read_request,
     serving,
-    standing_in,
 )
 
 OK = b"HTTP/1.1 200 OK\r\nContent-Length: 5\r\n\r\nhello"
@@ -65,7 +65,7 @@ async def test_more_than_five_connections_to_one_upstream_are_open_at_once(tmp_p
     async with (
         asyncio.timeout(60),
         serving(handler) as upstream,
-        open_worker(tmp_path, MemoryRecorder(), upstreams=standing_in(upstream)) as worker,
+        open_worker(tmp_path, MemoryRecorder(), upstreams=api_test_at(upstream)) as worker,
     ):
         # One HTTP/2 connection from the client, and an upstream that needs a connection for each request.
         reader, writer = await connect_through(worker, "api.test:443", alpn=("h2",))
@@ -118,7 +118,7 @@ async def test_what_begins_while_the_watchdog_sleeps_is_not_closed_by_it() -> No
 async def test_no_upstream_is_contacted_before_there_is_a_request(tmp_path: Path) -> None:
     async with (
         answering(OK) as upstream,
-        open_worker(tmp_path, MemoryRecorder(), upstreams=standing_in(upstream)) as worker,
+        open_worker(tmp_path, MemoryRecorder(), upstreams=api_test_at(upstream)) as worker,
     ):
         _, writer = await connect_through(worker, "api.test:443", alpn=("h2", "http/1.1"))
         assert upstream.connections == 0
@@ -148,7 +148,7 @@ async def test_an_endless_chunk_header_ends_the_connection(tmp_path: Path) -> No
 
 async def test_host_is_what_was_asked_for_and_not_what_it_says(tmp_path: Path) -> None:
     recorder = MemoryRecorder()
-    async with answering(OK) as upstream, open_worker(tmp_path, recorder, upstreams=standing_in(upstream)) as worker:
+    async with answering(OK) as upstream, open_worker(tmp_path, recorder, upstreams=api_test_at(upstream)) as worker:
         await _got(worker, ASK.replace(b"Host: api.test", b"Host: evil.test"))
     assert b"\r\nHost: api.test\r\n" in upstream.heads[0]
     assert recorder.only.begun["url"] == "http://api.test/x"
@@ -156,7 +156,7 @@ async def test_host_is_what_was_asked_for_and_not_what_it_says(tmp_path: Path) -
 
 async def test_a_tunnel_is_for_the_host_it_was_asked_for(tmp_path: Path) -> None:
     recorder = MemoryRecorder()
-    async with answering(OK) as upstream, open_worker(tmp_path, recorder, upstreams=standing_in(upstream)) as worker:
+    async with answering(OK) as upstream, open_worker(tmp_path, recorder, upstreams=api_test_at(upstream)) as worker:
         reader, writer = await connect_through(worker, "api.test:443")
         writer.write(b"GET /x HTTP/1.1\r\nHost: evil.test\r\n\r\n")
         assert (await reader.readuntil(b"\r\n\r\n")).startswith(b"HTTP/1.1 421 ")
@@ -165,7 +165,7 @@ async def test_a_tunnel_is_for_the_host_it_was_asked_for(tmp_path: Path) -> None
 
 
 async def test_a_connect_inside_a_tunnel_goes_nowhere(tmp_path: Path) -> None:
-    async with answering(OK) as upstream, open_worker(tmp_path, upstreams=standing_in(upstream)) as worker:
+    async with answering(OK) as upstream, open_worker(tmp_path, upstreams=api_test_at(upstream)) as worker:
         reader, writer = await connect_through(worker, "api.test:443")
         writer.write(b"CONNECT api.test:443 HTTP/1.1\r\nHost: api.test:443\r\n\r\n")
         assert (await reader.readuntil(b"\r\n\r\n")).startswith(b"HTTP/1.1 405 ")
@@ -173,7 +173,7 @@ async def test_a_connect_inside_a_tunnel_goes_nowhere(tmp_path: Path) -> None:
         assert upstream.connections == 0
 
 
-async def test_a_request_for_us_and_not_through_us_is_told_so(tmp_path: Path) -> None:
+async def test_a_request_to_the_proxy_itself_gets_the_reason(tmp_path: Path) -> None:
     async with open_worker(tmp_path) as worker:
         got, problem = await _got(worker, b"GET /v1/models HTTP/1.1\r\nHost: 127.0.0.1\r\n\r\n")
     assert (got, problem["error"]["code"]) == (400, "not_a_proxy_request")
@@ -251,10 +251,10 @@ class _Failing(MemoryRecorder):
     def begin(self, **head: Any) -> Any:
         if self.where == "begin":
             raise RuntimeError("a fault of ours")
-        told = super().begin(**head)
+        exchange = super().begin(**head)
         if self.where != "nowhere":
-            setattr(told, self.where, self._fail)
-        return told
+            setattr(exchange, self.where, self._fail)
+        return exchange
 
     def _fail(self, *_: object, **__: object) -> None:
         raise RuntimeError("a fault of ours")
@@ -274,7 +274,7 @@ async def test_a_recorder_that_fails_does_not_break_what_it_records(tmp_path: Pa
 @pytest.mark.parametrize("where", ["begin", "record_data", "record_end", "wait_until_recorded"])
 async def test_a_recorder_that_fails_lets_nothing_pass_where_that_is_the_policy(tmp_path: Path, where: str) -> None:
     recorder = _Failing("refuse", where)
-    async with answering(OK) as upstream, open_worker(tmp_path, recorder, upstreams=standing_in(upstream)) as worker:
+    async with answering(OK) as upstream, open_worker(tmp_path, recorder, upstreams=api_test_at(upstream)) as worker:
         got, _ = await _got(worker, ASK.replace(b"\r\n\r\n", b"\r\nContent-Length: 1\r\n\r\na"))
         assert (got, upstream.connections) == (503, 0)
     assert recorder.gaps
@@ -324,7 +324,7 @@ async def test_a_client_that_sends_far_ahead_is_not_read(tmp_path: Path) -> None
 async def test_connections_that_have_ended_are_forgotten(tmp_path: Path) -> None:
     """An HTTP/2 client of an HTTP/1 upstream needs a new connection for each request; mitmproxy keeps all of them."""
     gc.freeze()  # to look through what the process had before takes a second
-    async with answering(OK) as upstream, open_worker(tmp_path, upstreams=standing_in(upstream)) as worker:
+    async with answering(OK) as upstream, open_worker(tmp_path, upstreams=api_test_at(upstream)) as worker:
         reader, writer = await connect_through(worker, "api.test:443", alpn=("h2",))
         peer = Peer(reader, writer, client=True)
         for _ in range(20):

@@ -24,11 +24,11 @@ from tests.support.wire import (
     Upstream,
     Worker,
     answering,
+    api_test_at,
     connect_through,
     open_worker,
     read_request,
     serving,
-    standing_in,
     upstream_tls,
 )
 
@@ -101,7 +101,7 @@ async def test_a_hostile_request_of_http_1_goes_nowhere(tmp_path: Path) -> None:
     recorder = MemoryRecorder()
     answers: dict[bytes, int] = {}
     ok = b"HTTP/1.1 200 OK\r\nContent-Length: 0\r\n\r\n"
-    async with answering(ok) as upstream, open_worker(tmp_path, recorder, upstreams=standing_in(upstream)) as worker:
+    async with answering(ok) as upstream, open_worker(tmp_path, recorder, upstreams=api_test_at(upstream)) as worker:
         for request in REQUESTS:
             reader, writer = await asyncio.open_connection("127.0.0.1", worker.port)
             writer.write(request)
@@ -313,7 +313,7 @@ async def test_a_hostile_request_of_http_2_goes_nowhere(tmp_path: Path) -> None:
                 assert ended == 0, request
                 assert not whole or (status or 0) // 100 == 4, request
         client.close()
-    assert [told.outcome for told in recorder.exchanges].count("completed") == 1
+    assert [exchange.outcome for exchange in recorder.exchanges].count("completed") == 1
 
 
 async def test_a_hostile_response_of_http_2_is_refused(tmp_path: Path) -> None:
@@ -338,13 +338,16 @@ async def test_a_hostile_response_of_http_2_is_refused(tmp_path: Path) -> None:
         for answer in (*RESPONSES_OF_HTTP_2, sound):
             recorder.exchanges.clear()
             status, body, whole = await client.ask(_request(method=b"GET"))
-            told = recorder.only
+            exchange = recorder.only
             if answer is sound:
-                assert (status, body, whole, told.outcome) == (200, b"abc", True, "completed")
+                assert (status, body, whole, exchange.outcome) == (200, b"abc", True, "completed")
             elif whole:
-                assert (status, told.outcome, b'"upstream_malformed"' in body) == (502, "refused", True), answer
+                assert (status, exchange.outcome, b'"upstream_malformed"' in body) == (502, "refused", True), answer
             else:
-                assert told.outcome == "server_closed", answer
+                assert exchange.outcome == "server_closed", answer
             if answer is not sound:
-                assert (told.error or "").startswith("the upstream's response is malformed: "), (answer, told.error)
+                assert (exchange.error or "").startswith("the upstream's response is malformed: "), (
+                    answer,
+                    exchange.error,
+                )
         client.close()

@@ -11,11 +11,11 @@ from tests.support.wire import (
     MemoryRecorder,
     Worker,
     answering,
+    api_test_at,
     connect_through,
     open_worker,
     read_request,
     serving,
-    standing_in,
 )
 
 OK = b"HTTP/1.1 200 OK\r\nContent-Length: 5\r\n\r\nhello"
@@ -39,17 +39,21 @@ def _ask(method: str = "GET", path: str = "/x", *fields: str, body: bytes = b"")
 @pytest.mark.parametrize("scheme", ["http", "https"])
 async def test_a_call_is_relayed_and_recorded(tmp_path: Path, scheme: str) -> None:
     recorder = MemoryRecorder()
-    async with answering(OK) as upstream, open_worker(tmp_path, recorder, upstreams=standing_in(upstream)) as worker:
+    async with answering(OK) as upstream, open_worker(tmp_path, recorder, upstreams=api_test_at(upstream)) as worker:
         async with httpx.AsyncClient(timeout=60, proxy=worker.proxy("run-7"), verify=worker.tls) as client:
             response = await client.post(f"{scheme}://api.test/v1/things?q=a%20b", content=b"body")
         await recorder.only.over.wait()
-    told = recorder.only
+    exchange = recorder.only
     assert response.text == "hello"
     assert upstream.heads[0].startswith(b"POST /v1/things?q=a%20b HTTP/1.1\r\nHost: api.test\r\n")
     assert upstream.bodies == [b"body"]
-    assert told.begun["url"] == f"{scheme}://api.test/v1/things?q=a%20b"
-    assert (told.begun["run"], told.begun["method"], told.begun["http_version"]) == ("run-7", "POST", "HTTP/1.1")
-    assert (told.body("request"), told.body("response"), told.outcome) == (b"body", b"hello", "completed")
+    assert exchange.begun["url"] == f"{scheme}://api.test/v1/things?q=a%20b"
+    assert (exchange.begun["run"], exchange.begun["method"], exchange.begun["http_version"]) == (
+        "run-7",
+        "POST",
+        "HTTP/1.1",
+    )
+    assert (exchange.body("request"), exchange.body("response"), exchange.outcome) == (b"body", b"hello", "completed")
 
 
 async def test_every_word_comes_once_and_in_order(tmp_path: Path) -> None:
@@ -105,7 +109,7 @@ async def test_a_request_s_bytes_pass_unchanged(tmp_path: Path) -> None:
     fields = ("X-First: 1", "x-second: 2", "X-First: 3", "accept:", "Transfer-Encoding: chunked")
     body = b"3\r\nabc\r\n2\r\nde\r\n0\r\nX-T: v\r\n\r\n"
     recorder = MemoryRecorder()
-    async with answering(OK) as upstream, open_worker(tmp_path, recorder, upstreams=standing_in(upstream)) as worker:
+    async with answering(OK) as upstream, open_worker(tmp_path, recorder, upstreams=api_test_at(upstream)) as worker:
         await _raw(worker, _ask("POST", "/a//b/../c?x=1&x=2;&%2f", *fields, body=body), until=b"hello")
         await recorder.only.over.wait()
     # mitmproxy serialises heads again; the lane forwards even empty values unchanged.
@@ -128,14 +132,14 @@ async def test_a_request_s_bytes_pass_unchanged(tmp_path: Path) -> None:
 async def test_a_status_without_a_body_ends_at_its_head(tmp_path: Path, status: int) -> None:
     sent = b"HTTP/1.1 %d Nothing\r\nETag: x\r\n\r\n" % status
     recorder = MemoryRecorder()
-    async with answering(sent) as upstream, open_worker(tmp_path, recorder, upstreams=standing_in(upstream)) as worker:
+    async with answering(sent) as upstream, open_worker(tmp_path, recorder, upstreams=api_test_at(upstream)) as worker:
         # Two requests on one connection: the engine must not wait in between.
         reader, writer = await asyncio.open_connection("127.0.0.1", worker.port)
         for _ in range(2):
             writer.write(_ask())
             assert await reader.readuntil(b"\r\n\r\n") == sent
         writer.close()
-    assert [told.outcome for told in recorder.exchanges] == ["completed"] * 2
+    assert [exchange.outcome for exchange in recorder.exchanges] == ["completed"] * 2
 
 
 async def test_head_has_a_length_and_no_body(tmp_path: Path) -> None:
@@ -216,7 +220,7 @@ async def test_an_upstream_may_refuse_what_is_expected(tmp_path: Path) -> None:
 async def test_nothing_is_forwarded_before_it_is_kept(tmp_path: Path) -> None:
     recorder = MemoryRecorder()
     recorder.gate.clear()
-    async with answering(OK) as upstream, open_worker(tmp_path, recorder, upstreams=standing_in(upstream)) as worker:
+    async with answering(OK) as upstream, open_worker(tmp_path, recorder, upstreams=api_test_at(upstream)) as worker:
         reader, writer = await asyncio.open_connection("127.0.0.1", worker.port)
         writer.write(_ask("POST", "/x", "Content-Length: 2", body=b"ab"))
         await recorder.begun.wait()
@@ -277,7 +281,7 @@ async def test_only_what_completes_a_response_waits_until_it_is_kept(
         await reader.read()
 
     recorder = MemoryRecorder()
-    async with serving(handler) as upstream, open_worker(tmp_path, recorder, upstreams=standing_in(upstream)) as worker:
+    async with serving(handler) as upstream, open_worker(tmp_path, recorder, upstreams=api_test_at(upstream)) as worker:
         reader, writer = await asyncio.open_connection("127.0.0.1", worker.port)
         writer.write(_ask())
         await recorder.begun.wait()
@@ -316,7 +320,7 @@ async def test_alt_svc_is_neither_passed_on_nor_recorded(tmp_path: Path) -> None
 
 async def test_our_own_headers_never_reach_the_upstream(tmp_path: Path) -> None:
     recorder = MemoryRecorder()
-    async with answering(OK) as upstream, open_worker(tmp_path, recorder, upstreams=standing_in(upstream)) as worker:
+    async with answering(OK) as upstream, open_worker(tmp_path, recorder, upstreams=api_test_at(upstream)) as worker:
         own = (
             "X-Playhead-Run: r-9",
             "x-playhead-step: 4",
@@ -331,7 +335,7 @@ async def test_our_own_headers_never_reach_the_upstream(tmp_path: Path) -> None:
 
 async def test_many_calls_share_one_connection(tmp_path: Path) -> None:
     recorder = MemoryRecorder()
-    async with answering(OK) as upstream, open_worker(tmp_path, recorder, upstreams=standing_in(upstream)) as worker:
+    async with answering(OK) as upstream, open_worker(tmp_path, recorder, upstreams=api_test_at(upstream)) as worker:
         reader, writer = await connect_through(worker, "api.test:443")
         for _ in range(5):
             writer.write(b"GET /x HTTP/1.1\r\nHost: api.test\r\n\r\n")
@@ -348,7 +352,7 @@ async def test_pipelined_requests_are_answered_in_order(tmp_path: Path) -> None:
         writer.write(_ask("GET", "/1") + _ask("GET", "/2") + b"\r\n" + _ask("GET", "/3"))
         assert await reader.readexactly(3 * len(OK)) == OK * 3
         writer.close()
-    assert [told.begun["url"][-2:] for told in recorder.exchanges] == ["/1", "/2", "/3"]
+    assert [exchange.begun["url"][-2:] for exchange in recorder.exchanges] == ["/1", "/2", "/3"]
 
 
 async def test_passing_through_records_nothing_and_changes_nothing(tmp_path: Path) -> None:

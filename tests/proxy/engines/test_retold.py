@@ -24,11 +24,11 @@ async def test_the_run_holds_what_was_asked_and_what_was_answered(tmp_path: Path
         httpx.AsyncClient(timeout=60, proxy=worker.proxy("child"), verify=worker.tls, http2=http2) as client,
     ):
         assert (await client.post("https://nowhere.invalid/v1/x", content=b"asked")).text == "hello"
-    told = recorder.only
-    assert told.begun["run"] == "child"
-    assert (told.body("request"), told.body("response"), told.outcome) == (b"asked", b"hello", "completed")
-    assert told.head is not None
-    assert ("Playhead", 'replayed; run="base"; step=1') in told.head[-1]
+    exchange = recorder.only
+    assert exchange.begun["run"] == "child"
+    assert (exchange.body("request"), exchange.body("response"), exchange.outcome) == (b"asked", b"hello", "completed")
+    assert exchange.head is not None
+    assert ("Playhead", 'replayed; run="base"; step=1') in exchange.head[-1]
 
 
 class BrokenRecorder(MemoryRecorder):
@@ -112,5 +112,5 @@ async def test_the_next_request_goes_live_and_into_the_same_run(tmp_path: Path) 
         ):
             answers = [(await client.get("http://api.example/x")).text for _ in range(2)]
     assert answers == ["hello", "live"]
-    assert [told.begun["run"] for told in recorder.exchanges] == ["child", "child"]
+    assert [exchange.begun["run"] for exchange in recorder.exchanges] == ["child", "child"]
     assert len(upstream.heads) == 1

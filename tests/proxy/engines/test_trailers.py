@@ -7,7 +7,7 @@ from calls.model import Headers
 from replay.answer import Answer, Piece
 from tests.support.h2wire import Peer
 from tests.support.h2workers import open_h2_pair
-from tests.support.wire import MemoryRecorder, ScriptedAnswerer, answering, connect_through, open_worker, standing_in
+from tests.support.wire import MemoryRecorder, ScriptedAnswerer, answering, api_test_at, connect_through, open_worker
 
 SENT: Headers = (
     ("X-Before", "1"),
@@ -43,7 +43,7 @@ async def test_extensions_and_forbidden_trailers_of_http_1_are_not_passed_on(tmp
     recorder = MemoryRecorder()
     async with (
         answering(head + _chunked_body(SENT, b';name="v;w"')) as upstream,
-        open_worker(tmp_path, recorder, upstreams=standing_in(upstream)) as worker,
+        open_worker(tmp_path, recorder, upstreams=api_test_at(upstream)) as worker,
     ):
         reader, writer = await asyncio.open_connection("127.0.0.1", worker.port)
         request = b"POST http://api.test/ HTTP/1.1\r\nHost: api.test\r\nTransfer-Encoding: chunked\r\n\r\n"
@@ -62,9 +62,9 @@ async def test_extensions_and_forbidden_trailers_of_http_1_are_not_passed_on(tmp
     old, new = upstream.bodies
     assert old == _chunked_body(PASSED)
     assert new == b"5\r\nabcde\r\n0\r\nx-before: 1\r\ngrpc-status: 0\r\n\r\n"
-    for told, asked in zip(recorder.exchanges, (SENT, tuple(OF_HTTP_2)), strict=True):
-        assert (told.trailers("request"), told.trailers("response")) == (asked, SENT)
-        assert (told.body("request"), told.body("response")) == (b"abcde", b"abcde")
+    for exchange, asked in zip(recorder.exchanges, (SENT, tuple(OF_HTTP_2)), strict=True):
+        assert (exchange.trailers("request"), exchange.trailers("response")) == (asked, SENT)
+        assert (exchange.body("request"), exchange.body("response")) == (b"abcde", b"abcde")
 
 
 async def test_forbidden_trailers_of_http_2_are_not_passed_on(tmp_path: Path) -> None:

@@ -13,11 +13,11 @@ from tests.support.wire import (
     Upstream,
     Worker,
     answering,
+    api_test_at,
     connect_through,
     open_worker,
     read_request,
     serving,
-    standing_in,
 )
 
 OK = b"HTTP/1.1 200 OK\r\nContent-Length: 5\r\n\r\nhello"
@@ -69,13 +69,13 @@ async def test_a_body_that_is_not_in_chunks_ends_the_connection(tmp_path: Path, 
         got = await reader.read()
         writer.close()
     assert got.count(b"HTTP/1.1 200") == 0
-    assert [told.begun["url"] for told in recorder.exchanges] in (["http://api.test/x"], [])
+    assert [exchange.begun["url"] for exchange in recorder.exchanges] in (["http://api.test/x"], [])
 
 
 async def test_a_second_answer_is_for_nobody(tmp_path: Path) -> None:
     """The client would read it as the response to its next request."""
     poisoned = OK + b"HTTP/1.1 200 OK\r\nContent-Length: 4\r\n\r\nevil"
-    async with answering(poisoned) as upstream, open_worker(tmp_path, upstreams=standing_in(upstream)) as worker:
+    async with answering(poisoned) as upstream, open_worker(tmp_path, upstreams=api_test_at(upstream)) as worker:
         reader, writer = await asyncio.open_connection("127.0.0.1", worker.port)
         for _ in range(2):
             writer.write(ASK)
@@ -94,7 +94,7 @@ async def test_what_comes_unasked_is_for_nobody(tmp_path: Path) -> None:
         writer.write(b"HTTP/1.1 200 OK\r\nContent-Length: 4\r\n\r\nevil")
         await reader.read()
 
-    async with serving(handler) as upstream, open_worker(tmp_path, upstreams=standing_in(upstream)) as worker:
+    async with serving(handler) as upstream, open_worker(tmp_path, upstreams=api_test_at(upstream)) as worker:
         reader, writer = await asyncio.open_connection("127.0.0.1", worker.port)
         for _ in range(2):
             writer.write(ASK)
@@ -116,7 +116,7 @@ async def test_a_post_is_never_sent_twice(tmp_path: Path) -> None:
     upstream = Upstream()
     async with (
         serving(handler, upstream=upstream),
-        open_worker(tmp_path, MemoryRecorder(), upstreams=standing_in(upstream)) as worker,
+        open_worker(tmp_path, MemoryRecorder(), upstreams=api_test_at(upstream)) as worker,
     ):
         reader, writer = await asyncio.open_connection("127.0.0.1", worker.port)
         writer.write(_post())
@@ -133,7 +133,7 @@ async def test_a_client_s_connection_outlives_its_upstream_s(tmp_path: Path, tls
         await read_request(reader)
         writer.write(OK)
 
-    async with serving(handler) as upstream, open_worker(tmp_path, upstreams=standing_in(upstream)) as worker:
+    async with serving(handler) as upstream, open_worker(tmp_path, upstreams=api_test_at(upstream)) as worker:
         if tls:
             reader, writer = await connect_through(worker, "api.test:443")
         else:
@@ -153,7 +153,7 @@ async def test_the_next_request_waits_for_no_body_of_head(tmp_path: Path, status
     method = b"HEAD" if status.startswith(b"200") else b"GET"
     async with (
         answering(sent) as upstream,
-        open_worker(tmp_path, MemoryRecorder(), upstreams=standing_in(upstream)) as worker,
+        open_worker(tmp_path, MemoryRecorder(), upstreams=api_test_at(upstream)) as worker,
     ):
         if status.startswith(b"204"):
             sent = sent.replace(b"Content-Length: 5\r\n", b"")
@@ -185,13 +185,13 @@ async def test_many_interim_answers_and_then_one(tmp_path: Path) -> None:
             writer.write(_post())
             assert await reader.readexactly(len(interim + OK)) == interim + OK
         writer.close()
-    assert [told.head and told.head[0] for told in recorder.exchanges] == [200, 200]
+    assert [exchange.head and exchange.head[0] for exchange in recorder.exchanges] == [200, 200]
 
 
 async def test_a_client_may_send_its_body_though_nobody_said_continue(tmp_path: Path) -> None:
     async with (
         answering(OK) as upstream,
-        open_worker(tmp_path, MemoryRecorder(), upstreams=standing_in(upstream)) as worker,
+        open_worker(tmp_path, MemoryRecorder(), upstreams=api_test_at(upstream)) as worker,
     ):
         reader, writer = await asyncio.open_connection("127.0.0.1", worker.port)
         writer.write(_post(b"body", b"Expect: 100-continue"))
@@ -204,7 +204,7 @@ async def test_a_client_may_send_its_body_though_nobody_said_continue(tmp_path: 
 async def test_a_body_comes_through_however_it_is_cut(tmp_path: Path, size: int) -> None:
     body = b"".join(b"%x\r\n%b\r\n" % (n, b"x" * n) for n in (1, 16, 300)) + b"0\r\nX-T: v\r\n\r\n"
     recorder = MemoryRecorder()
-    async with answering(OK) as upstream, open_worker(tmp_path, recorder, upstreams=standing_in(upstream)) as worker:
+    async with answering(OK) as upstream, open_worker(tmp_path, recorder, upstreams=api_test_at(upstream)) as worker:
         reader, writer = await asyncio.open_connection("127.0.0.1", worker.port)
         whole = ASK.replace(b"\r\n\r\n", b"\r\nTransfer-Encoding: chunked\r\n\r\n") + body
         for at in range(0, len(whole), size):
@@ -286,7 +286,7 @@ async def test_an_answer_with_bare_line_feeds_is_not_waited_for(tmp_path: Path) 
     sent = b"HTTP/1.1 200 OK\nContent-Length: 2\n\nok"
     async with (
         answering(sent) as upstream,
-        open_worker(tmp_path, MemoryRecorder(), upstreams=standing_in(upstream)) as worker,
+        open_worker(tmp_path, MemoryRecorder(), upstreams=api_test_at(upstream)) as worker,
     ):
         # mitmproxy accepts it with its intended meaning.
         assert await _first_line(worker, ASK) in (b"HTTP/1.1 502 Bad Gateway", b"HTTP/1.1 200 OK")
@@ -295,7 +295,7 @@ async def test_an_answer_with_bare_line_feeds_is_not_waited_for(tmp_path: Path) 
 async def test_who_names_no_host_but_in_its_target_asks_for_that(tmp_path: Path) -> None:
     async with (
         answering(OK) as upstream,
-        open_worker(tmp_path, MemoryRecorder(), upstreams=standing_in(upstream)) as worker,
+        open_worker(tmp_path, MemoryRecorder(), upstreams=api_test_at(upstream)) as worker,
     ):
         await _first_line(worker, b"GET http://api.test/x HTTP/1.1\r\nX: y\r\n\r\n")
     assert b"\r\nHost: api.test\r\n" in upstream.heads[0]
@@ -440,13 +440,13 @@ async def test_a_websocket_behind_requests_on_the_same_connection(tmp_path: Path
         writer.write(b"hello")
         assert await reader.readexactly(5) == b"HELLO"
         writer.close()
-    assert [told.begun["url"] for told in recorder.exchanges] == ["https://api.test/x", "https://api.test/ws"]
+    assert [exchange.begun["url"] for exchange in recorder.exchanges] == ["https://api.test/x", "https://api.test/ws"]
 
 
 async def test_credentials_for_us_go_no_further(tmp_path: Path) -> None:
     async with (
         answering(OK) as upstream,
-        open_worker(tmp_path, MemoryRecorder(), upstreams=standing_in(upstream)) as worker,
+        open_worker(tmp_path, MemoryRecorder(), upstreams=api_test_at(upstream)) as worker,
     ):
         assert await _first_line(worker, _post(b"ab", b"Proxy-Authorization: Basic eDp5", b"Proxy-Connection: x")) == (
             b"HTTP/1.1 200 OK"
@@ -460,5 +460,5 @@ async def test_refusals_say_what_they_are(tmp_path: Path) -> None:
         writer.write(b"GET http://api.test/ HTTP/1.1\r\nHost: api.test\r\nX: y\0\r\n\r\n")
         got = await reader.read()
         writer.close()
-    told: dict[str, Any] = json.loads(got.partition(b"\r\n\r\n")[2])
-    assert (told["status"], told["error"]["code"]) == (400, "malformed_head")
+    answer: dict[str, Any] = json.loads(got.partition(b"\r\n\r\n")[2])
+    assert (answer["status"], answer["error"]["code"]) == (400, "malformed_head")

@@ -137,7 +137,7 @@ async def test_a_fragment_is_not_held_back_until_its_message_is_whole(tmp_path: 
         socket.writer.close()
 
 
-async def test_a_websocket_that_breaks_off_is_told_as_that(tmp_path: Path) -> None:
+async def test_a_broken_websocket_is_reported_as_broken(tmp_path: Path) -> None:
     async def handler(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         socket = Socket(reader, writer, ConnectionType.SERVER)
         await socket.next()

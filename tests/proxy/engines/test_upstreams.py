@@ -25,10 +25,10 @@ from tests.support.wire import (
     Upstream,
     Worker,
     answering,
+    api_test_at,
     connect_through,
     open_worker,
     serving,
-    standing_in,
     upstream_ca,
     upstream_tls,
     whole,
@@ -203,7 +203,7 @@ async def test_a_worker_in_front_of_one_origin(tmp_path: Path) -> None:
     host = f"127.0.0.1:{upstream.port}"
     assert [head.split(b" HTTP")[0] for head in upstream.heads] == [b"GET /v1/x?y=/~z/", b"GET /v1/x", b"GET /"]
     assert all(f"\r\nHost: {host}\r\n".encode() in head for head in upstream.heads)
-    assert [told.begun["run"] for told in recorder.exchanges] == ["run-8", "run-9", "run-8"]
+    assert [exchange.begun["run"] for exchange in recorder.exchanges] == ["run-8", "run-9", "run-8"]
     assert recorder.exchanges[0].begun["url"] == f"http://{host}/v1/x?y=/~z/"
 
 
@@ -229,7 +229,7 @@ async def test_in_reverse_a_token_may_stand_in_the_path(tmp_path: Path) -> None:
         refused = await client.get(f"{worker.url}/~run-8/v1/x")
         assert (refused.status_code, refused.json()["error"]["code"]) == (401, "token_required")
         assert (await client.get(f"{worker.url}/~run-8~s3cret/v1/x")).text == "hello"
-    assert [told.begun["run"] for told in recorder.exchanges] == ["run-8"]
+    assert [exchange.begun["run"] for exchange in recorder.exchanges] == ["run-8"]
     assert upstream.heads[0].startswith(b"GET /v1/x HTTP")
 
 
@@ -402,8 +402,13 @@ async def test_a_proxy_above_is_asked_for_everything(tmp_path: Path) -> None:
     assert all(credentials in head for head in heads)
     assert credentials not in upstream.heads[0]
     assert denied.status_code == 502
-    assert [told.begun["url"] for told in recorder.exchanges[:2]] == ["https://api.test/x", "http://plain.test/y?z"]
-    assert all("p@ss" not in str(told.begun) and "Basic" not in str(told.begun) for told in recorder.exchanges)
+    assert [exchange.begun["url"] for exchange in recorder.exchanges[:2]] == [
+        "https://api.test/x",
+        "http://plain.test/y?z",
+    ]
+    assert all(
+        "p@ss" not in str(exchange.begun) and "Basic" not in str(exchange.begun) for exchange in recorder.exchanges
+    )
 
 
 async def test_a_proxy_above_speaks_http_2_through(tmp_path: Path) -> None:
@@ -430,7 +435,7 @@ async def test_an_override_does_not_go_by_the_proxy_above(tmp_path: Path) -> Non
     async with answering(OK) as upstream, _proxy_above(heads, 1) as above:
         settings: dict[str, Any] = {
             "upstream_proxy": f"http://127.0.0.1:{above.port}",
-            "upstreams": standing_in(upstream),
+            "upstreams": api_test_at(upstream),
         }
         async with open_worker(tmp_path, MemoryRecorder(), **settings) as worker:
             assert (await _get(worker, "https://api.test/x")).text == "hello"

@@ -134,7 +134,7 @@ async def test_a_client_that_is_cut_off_hears_no_goodbye(tmp_path: Path) -> None
         assert connection.close_code == 1006
 
 
-async def test_a_client_that_stays_is_told_so_and_one_that_speaks_has_not_stayed(tmp_path: Path) -> None:
+async def test_a_client_that_stays_gets_the_reason_and_one_that_speaks_has_not_stayed(tmp_path: Path) -> None:
     wait = Frame(kind="wait", after=150_000_000)
     fake = Fake(first=[wait], then=lambda _, data: [text(data.decode()), wait], late=[close(4424, "you stayed")])
     async with talking(tmp_path, fake) as connection:
@@ -144,7 +144,7 @@ async def test_a_client_that_stays_is_told_so_and_one_that_speaks_has_not_stayed
         assert (connection.close_code, connection.close_reason) == (4424, "you stayed")
 
 
-async def test_it_is_told_that_a_client_is_gone_without_a_word(tmp_path: Path) -> None:
+async def test_it_learns_that_a_client_disconnected_without_a_message(tmp_path: Path) -> None:
     fake = Fake(first=[text("hello")])
     async with talking(tmp_path, fake) as connection:
         await connection.recv()
@@ -211,7 +211,7 @@ async def test_a_refusal_is_read_by_the_client_as_what_it_is(tmp_path: Path) -> 
     assert caught.value.response.status_code == 424
 
 
-async def test_what_becomes_part_of_a_run_is_told_message_by_message(tmp_path: Path) -> None:
+async def test_messages_that_join_a_run_are_reported_one_by_one(tmp_path: Path) -> None:
     recorder = MemoryRecorder()
     answer = Answer(status=101, headers=HANDSHAKE, dialogue=Fake(first=[text("1")]), recorded_outcome="completed")
     async with open_worker(tmp_path, recorder, ScriptedAnswerer(answer)) as worker:

@@ -51,7 +51,7 @@ class Holding(MemoryRecorder):
         return self.exchanges[-1]
 
     def has_ended(self, side: Side) -> bool:
-        return any(word[:2] == ("ended", side) for told in self.exchanges for word in told.words)
+        return any(word[:2] == ("ended", side) for exchange in self.exchanges for word in exchange.words)
 
 
 class HeldRecorder(MemoryExchange):

@@ -24,9 +24,9 @@ from tests.support.wire import (
     MemoryRecorder,
     Side,
     answering,
+    api_test_at,
     connect_through,
     open_worker,
-    standing_in,
 )
 
 CANCEL, CALM = 8, 11
@@ -52,8 +52,8 @@ async def test_a_hundred_streams_at_once(tmp_path: Path) -> None:
         for stream, path in streams.items():
             assert (await peer.answer(stream)).body == path
     assert upstream.connections == 1
-    assert {told.outcome for told in recorder.exchanges} == {"completed"}
-    assert {told.body("response") for told in recorder.exchanges} == set(streams.values())
+    assert {exchange.outcome for exchange in recorder.exchanges} == {"completed"}
+    assert {exchange.body("response") for exchange in recorder.exchanges} == set(streams.values())
 
 
 class Forgetful(MemoryRecorder):
@@ -131,14 +131,14 @@ async def test_an_upload_waits_for_an_upstream_that_takes_nothing(tmp_path: Path
 
 @pytest.mark.parametrize("code", [CANCEL, CALM])
 async def test_why_a_client_gives_up_is_handed_on(tmp_path: Path, code: int) -> None:
-    reached, told = asyncio.Event(), asyncio.get_running_loop().create_future()
+    reached, result = asyncio.Event(), asyncio.get_running_loop().create_future()
 
     async def handler(peer: Peer) -> None:
         _, heard = await peer.request()
         reached.set()
         while heard.reset is None:
             await peer.step()
-        told.set_result(heard.reset)
+        result.set_result(heard.reset)
 
     recorder = MemoryRecorder()
     async with (
@@ -150,7 +150,7 @@ async def test_why_a_client_gives_up_is_handed_on(tmp_path: Path, code: int) -> 
         await reached.wait()
         peer.conn.reset_stream(stream, code)
         peer.flush()
-        assert await told == code
+        assert await result == code
     assert recorder.only.outcome == "client_closed"
 
 
@@ -163,13 +163,13 @@ async def test_why_a_client_gives_up_is_handed_on(tmp_path: Path, code: int) -> 
         ([(f"x-{number}", "") for number in range(501)], "431", b"head_too_large"),
     ],
 )
-async def test_what_may_not_go_on_is_told_why(
+async def test_a_refused_request_gets_the_reason(
     tmp_path: Path, head: list[tuple[str, str]], status: str, code: bytes
 ) -> None:
     recorder = MemoryRecorder()
     async with (
         answering(b"") as upstream,
-        open_worker(tmp_path, recorder, upstreams=standing_in(upstream)) as worker,
+        open_worker(tmp_path, recorder, upstreams=api_test_at(upstream)) as worker,
     ):
         reader, writer = await connect_through(worker, "api.test:443", alpn=("h2",))
         peer = Peer(reader, writer, client=True)
@@ -223,10 +223,10 @@ async def test_a_fault_of_ours_ends_one_client_and_no_other(
 ) -> None:
     response = RelayedExchange.handle_response
 
-    def fail_one(relay: RelayedExchange, told: Any, *, is_head_alone: bool) -> None:
+    def fail_one(relay: RelayedExchange, exchange: Any, *, is_head_alone: bool) -> None:
         if "broken" in relay.request.url:
             raise LookupError("a mistake of ours")
-        response(relay, told, is_head_alone=is_head_alone)
+        response(relay, exchange, is_head_alone=is_head_alone)
 
     monkeypatch.setattr(RelayedExchange, "handle_response", fail_one)
     recorder = MemoryRecorder()
@@ -240,7 +240,7 @@ async def test_a_fault_of_ours_ends_one_client_and_no_other(
         with pytest.raises((StreamBroken, ConnectionError)):
             await one.answer(one.ask(authority, "/broken"))
         assert (await other.answer(other.ask(authority, "/"))).body == b"ok"
-    assert [told.outcome for told in recorder.exchanges] == ["completed", "refused", "completed"]
+    assert [exchange.outcome for exchange in recorder.exchanges] == ["completed", "refused", "completed"]
     assert "a mistake of ours" in caplog.text
 
 
@@ -356,7 +356,7 @@ async def test_node(tmp_path: Path) -> None:
         authority, ca = f"localhost:{upstream.port}", str(worker.config.authority.certificate)
         said = await _ran("node", str(script), str(worker.port), authority, ca)
     assert said == ",".join(str(number) for number in range(100)) + "\n"
-    assert {told.outcome for told in recorder.exchanges} == {"completed"}
+    assert {exchange.outcome for exchange in recorder.exchanges} == {"completed"}
     assert len(recorder.exchanges) == 100
 
 

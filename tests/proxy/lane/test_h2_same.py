@@ -8,7 +8,7 @@ import pytest
 from tests.support import wire
 from tests.support.h2wire import Fields, Peer, StreamBroken
 from tests.support.h2workers import open_h2_client, open_h2_upstream, reach_upstreams
-from tests.support.wire import MemoryRecorder, ScriptedAnswerer, answering, connect_through, open_worker, standing_in
+from tests.support.wire import MemoryRecorder, ScriptedAnswerer, answering, api_test_at, connect_through, open_worker
 
 ASKED: Fields = [
     ("x-b", "2"),
@@ -67,27 +67,27 @@ async def _conversation(directory: Path) -> tuple[list[Any], list[Any]]:
             except StreamBroken:
                 answer = peer.streams[stream]
             heard.append((answer.interim, answer.headers, answer.pieces, answer.trailers, answer.reset))
-        for told in recorder.exchanges:
-            await told.over.wait()
-    return [_comparable_words(told, upstream.port) for told in recorder.exchanges], heard
+        for exchange in recorder.exchanges:
+            await exchange.over.wait()
+    return [_comparable_words(exchange, upstream.port) for exchange in recorder.exchanges], heard
 
 
-def _comparable_words(told: wire.MemoryExchange, port: int) -> Any:
-    begun = dict(told.begun)
+def _comparable_words(answer: wire.MemoryExchange, port: int) -> Any:
+    begun = dict(answer.begun)
     begun["url"] = begun["url"].replace(str(port), "PORT")
     # Both engines name the run before the exchange has an id.
-    return begun, [word[:2] if word[0] == "closed" else word for word in told.words]
+    return begun, [word[:2] if word[0] == "closed" else word for word in answer.words]
 
 
-async def test_a_conversation_is_told_alike(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_conversation_is_reported_alike(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     by_engine = {}
     for engine in wire.ENGINES:
         monkeypatch.setattr(wire, "engine", engine)
         (tmp_path / engine).mkdir()
         by_engine[engine] = await _conversation(tmp_path / engine)
     assert by_engine["lane"] == by_engine["mitmproxy"]
-    told, heard = by_engine["lane"]
-    assert len(told) == len(heard) == 5
+    result, heard = by_engine["lane"]
+    assert len(result) == len(heard) == 5
 
 
 async def _of_old(directory: Path) -> Any:
@@ -99,7 +99,7 @@ async def _of_old(directory: Path) -> Any:
     recorder = MemoryRecorder()
     async with (
         answering(sent) as upstream,
-        open_worker(directory, recorder, upstreams=standing_in(upstream)) as worker,
+        open_worker(directory, recorder, upstreams=api_test_at(upstream)) as worker,
     ):
         peer = Peer(*await connect_through(worker, "api.test:443", alpn=("h2",)), client=True)
         heard = await peer.answer(peer.ask("api.test", "/x", method="POST", body=b"asked", extra=ASKED))
@@ -107,7 +107,7 @@ async def _of_old(directory: Path) -> Any:
     return _comparable_words(recorder.only, 0), (heard.headers, heard.body, heard.trailers), upstream.bodies
 
 
-async def test_a_conversation_with_an_upstream_of_http_1_is_told_alike(
+async def test_a_conversation_with_an_upstream_of_http_1_is_reported_alike(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     by_engine = {}

@@ -15,7 +15,7 @@ from proxy.wire.config import EngineConfig, Limits
 from proxy.wire.engine_state import EngineState
 from tests.support.h2wire import Fields, Peer, StreamBroken
 from tests.support.h2workers import OK, answer_all, open_h2_client, open_h2_pair, open_h2_upstream, reach_upstreams
-from tests.support.wire import MemoryRecorder, Upstream, answering, connect_through, open_worker, standing_in
+from tests.support.wire import MemoryRecorder, Upstream, answering, api_test_at, connect_through, open_worker
 
 REFUSED, INTERNAL, CANCEL = 7, 2, 8
 
@@ -188,7 +188,7 @@ async def test_a_goaway_sends_what_was_not_looked_at_elsewhere(tmp_path: Path) -
         assert (await peer.answer(second)).body == b"ok"
         assert (await peer.answer(peer.ask(authority, "/3"))).body == b"ok"
     assert upstream.connections == 2
-    assert [told.outcome for told in recorder.exchanges] == ["completed"] * 3
+    assert [exchange.outcome for exchange in recorder.exchanges] == ["completed"] * 3
 
 
 @pytest.mark.parametrize(("method", "asked"), [("GET", 2), ("POST", 1)])
@@ -326,7 +326,7 @@ async def test_an_upstream_of_http_1_gets_http_1(tmp_path: Path) -> None:
     """RFC 9113 8.2.3, 8.3.1: Host for :authority, and one Cookie."""
     async with (
         answering(b"HTTP/1.1 200 OK\r\nConnection: keep-alive\r\nX-A: 1\r\nContent-Length: 2\r\n\r\nok") as upstream,
-        open_worker(tmp_path, recorder := MemoryRecorder(), upstreams=standing_in(upstream)) as worker,
+        open_worker(tmp_path, recorder := MemoryRecorder(), upstreams=api_test_at(upstream)) as worker,
     ):
         reader, writer = await connect_through(worker, "api.test:443", alpn=("h2",))
         peer = Peer(reader, writer, client=True)
@@ -336,8 +336,8 @@ async def test_an_upstream_of_http_1_gets_http_1(tmp_path: Path) -> None:
     assert upstream.heads == [b"GET /x HTTP/1.1\r\nHost: api.test\r\ncookie: a=1; b=2\r\nx-b: 2\r\n\r\n"] * 2
     assert upstream.connections == 1
     assert first.headers == heard.headers == [(":status", "200"), ("x-a", "1"), ("content-length", "2")]
-    told = recorder.exchanges[0]
-    assert told.begun["headers"] == (("cookie", "a=1"), ("x-b", "2"), ("cookie", "b=2"))
-    assert told.begun["step"] == 3
-    assert told.head is not None
-    assert told.head[:3] == (200, "OK", "HTTP/1.1")
+    exchange = recorder.exchanges[0]
+    assert exchange.begun["headers"] == (("cookie", "a=1"), ("x-b", "2"), ("cookie", "b=2"))
+    assert exchange.begun["step"] == 3
+    assert exchange.head is not None
+    assert exchange.head[:3] == (200, "OK", "HTTP/1.1")

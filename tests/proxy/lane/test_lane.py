@@ -31,11 +31,11 @@ from tests.support.wire import (
     Upstream,
     Worker,
     answering,
+    api_test_at,
     connect_through,
     open_worker,
     read_request,
     serving,
-    standing_in,
     upstream_tls,
     whole,
 )
@@ -133,8 +133,8 @@ async def test_a_connection_changes_engines_between_two_requests(tmp_path: Path,
             assert await reader.readexactly(len(OK)) == OK
         writer.close()
     assert handed_over_data == [odd]
-    assert [told.begun["url"] for told in recorder.exchanges] == ["https://api.test/x"] * 3
-    assert {told.begun["run"] for told in recorder.exchanges} == {"local"}
+    assert [exchange.begun["url"] for exchange in recorder.exchanges] == ["https://api.test/x"] * 3
+    assert {exchange.begun["run"] for exchange in recorder.exchanges} == {"local"}
 
 
 async def test_two_requests_at_once_of_which_one_is_not_for_the_lane(
@@ -185,7 +185,7 @@ async def _upstream_with_counts(**more: Any) -> AsyncIterator[tuple[Upstream, li
 async def test_the_next_client_finds_a_connection(tmp_path: Path) -> None:
     async with (
         _upstream_with_counts() as (upstream, asked),
-        open_worker(tmp_path, upstreams=standing_in(upstream)) as worker,
+        open_worker(tmp_path, upstreams=api_test_at(upstream)) as worker,
     ):
         for _ in range(3):
             assert await _got(worker, ASK) == OK
@@ -196,7 +196,7 @@ async def test_the_next_client_finds_a_connection(tmp_path: Path) -> None:
 async def test_two_clients_at_once_have_one_each(tmp_path: Path) -> None:
     async with (
         _upstream_with_counts() as (upstream, asked),
-        open_worker(tmp_path, upstreams=standing_in(upstream)) as worker,
+        open_worker(tmp_path, upstreams=api_test_at(upstream)) as worker,
     ):
         clients = [await connect_through(worker, "api.test:443") for _ in range(2)]
         for _ in range(2):
@@ -215,7 +215,7 @@ async def test_two_clients_at_once_have_one_each(tmp_path: Path) -> None:
 async def test_a_connection_on_which_somebody_has_a_name_is_for_nobody_else(tmp_path: Path, first: bytes) -> None:
     async with (
         _upstream_with_counts() as (upstream, asked),
-        open_worker(tmp_path, upstreams=standing_in(upstream)) as worker,
+        open_worker(tmp_path, upstreams=api_test_at(upstream)) as worker,
     ):
         await _got(worker, first)
         await asyncio.sleep(0.02)  # as above
@@ -230,7 +230,7 @@ async def test_what_must_not_be_asked_twice_wants_a_fresh_connection(
     post = ASK.replace(b"GET", b"POST").replace(b"\r\n\r\n", b"\r\nContent-Length: 0\r\n\r\n")
     async with (
         _upstream_with_counts() as (upstream, asked),
-        open_worker(tmp_path, upstreams=standing_in(upstream)) as worker,
+        open_worker(tmp_path, upstreams=api_test_at(upstream)) as worker,
     ):
         for request in (ASK, post, ASK):
             assert await _got(worker, request) == OK
@@ -250,11 +250,11 @@ async def test_a_get_on_a_connection_that_was_just_closed_is_asked_again(tmp_pat
     recorder = MemoryRecorder()
     async with (
         serving(handler, upstream=upstream),
-        open_worker(tmp_path, recorder, upstreams=standing_in(upstream)) as worker,
+        open_worker(tmp_path, recorder, upstreams=api_test_at(upstream)) as worker,
     ):
         assert await _got(worker, ASK + ASK, 2 * len(OK)) == OK * 2
     assert len(upstream.heads) == 3
-    assert [told.outcome for told in recorder.exchanges] == ["completed"] * 2
+    assert [exchange.outcome for exchange in recorder.exchanges] == ["completed"] * 2
 
 
 async def test_a_body_that_ends_without_a_goodbye_may_lack_something(tmp_path: Path) -> None:
@@ -312,7 +312,7 @@ async def test_a_client_that_sends_far_ahead_and_half_a_request_is_read_on(tmp_p
             await read_request(reader)
             writer.write(OK)
 
-    async with serving(handler) as upstream, open_worker(tmp_path, upstreams=standing_in(upstream)) as worker:
+    async with serving(handler) as upstream, open_worker(tmp_path, upstreams=api_test_at(upstream)) as worker:
         reader, writer = await asyncio.open_connection("127.0.0.1", worker.port)
         writer.write(ASK * count + ASK[:-7])
         await upstream.connected.wait()
@@ -366,13 +366,13 @@ async def test_a_body_that_takes_long_to_redact_lets_others_be_served(
     size, slow, began = 4 << 20, 0, asyncio.Event()
     record_data = MemoryExchange.record_data
 
-    def record_slowly(told: MemoryExchange, side: Any, data: bytes, *more: Any) -> None:
+    def record_slowly(answer: MemoryExchange, side: Any, data: bytes, *more: Any) -> None:
         nonlocal slow
         if len(data) > 4096:
             time.sleep(1.2 * SLOW_FEED)
             slow += 1
             began.set()
-        record_data(told, side, data, *more)
+        record_data(answer, side, data, *more)
 
     monkeypatch.setattr(MemoryExchange, "record_data", record_slowly)
     recorder = MemoryRecorder()
@@ -433,7 +433,7 @@ async def _conversation(directory: Path) -> None:
             writer.close()
         with pytest.raises(ssl.SSLCertVerificationError):
             await asyncio.open_connection("127.0.0.1", upstream.port, ssl=ssl.create_default_context())
-    assert [told.outcome for told in recorder.exchanges] == ["completed"] * 4
+    assert [exchange.outcome for exchange in recorder.exchanges] == ["completed"] * 4
 
 
 async def _answer_in_pieces(directory: Path) -> None:

@@ -148,17 +148,17 @@ def test_chunking_does_not_matter(kind: type[Http1Carrier], framed: str, cuts: l
     edges = [0, *sorted(cut for cut in cuts if cut < len(EARLY + raw)), len(EARLY + raw)]
     pieces = [(EARLY + raw)[start:end] for start, end in pairwise(edges) if start < end]
     sink, upstream = _receive_pieces(pieces, kind=kind, closed=framed == "closed")
-    told, sent = sink.head, b"".join(sink.sent)
-    assert told is not None
-    assert (told.status, told.reason, told.fields[:2], sink.body_) == (200, "Fine", FIELDS, b"abcde")
+    text, sent = sink.head, b"".join(sink.sent)
+    assert text is not None
+    assert (text.status, text.reason, text.fields[:2], sink.body_) == (200, "Fine", FIELDS, b"abcde")
     assert sink.trailers == ((("X-T", "v"),) if framed == "chunked" else ())
     if kind is ReframedForHttp2:
         assert [interim.h2_fields for interim in sink.interim_] == [[(b":status", b"103"), (b"link", b"</a>")]]
-        assert [field for field in told.h2_fields if field[0] != b"content-length"] == WIRE
+        assert [field for field in text.h2_fields if field[0] != b"content-length"] == WIRE
         assert sent == b"abcde"
     else:
         assert [interim.raw for interim in sink.interim_] == [EARLY]
-        assert told.raw + sent == raw.replace(b";x=y", b"")
+        assert text.raw + sent == raw.replace(b";x=y", b"")
     assert (upstream.returned_, upstream.dropped) == (framed != "closed", framed == "closed")
 
 

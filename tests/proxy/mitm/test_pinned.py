@@ -140,7 +140,7 @@ def _everything(owner: type) -> set[str]:
         "X509_verify_cert_error_string",
     ],
 )
-def test_openssl_can_be_told_whose_certificate_it_is(name: str) -> None:
+def test_openssl_has_the_functions_that_set_a_certificate(name: str) -> None:
     assert hasattr(SSL._lib, name)  # type: ignore[attr-defined]
 
 

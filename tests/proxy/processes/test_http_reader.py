@@ -72,7 +72,7 @@ def test_only_so_many_are_kept() -> None:
         assert not client._idle
 
 
-def test_a_server_that_has_ended_is_told() -> None:
+def test_a_server_that_has_ended_is_reported() -> None:
     with answering([WHOLE]) as client:
         assert get(client) == b"ok"
     with pytest.raises(HttpError, match="refused"):

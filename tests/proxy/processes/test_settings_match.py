@@ -36,10 +36,10 @@ def settings(place: Path, toml: str = "", **flags: Any) -> Settings:
 
 def store_server(found: Settings) -> dict[str, Any]:
     """Return the notice of an `up`'s store server, as other commands read it."""
-    told: dict[str, Any] = json.loads(
+    answer: dict[str, Any] = json.loads(
         json.dumps({"settings": setting_digests(found, ("database_url", "profile")), "config": str(found.config)})
     )
-    return told
+    return answer
 
 
 @pytest.mark.parametrize(

@@ -153,7 +153,7 @@ def test_what_cannot_be_an_identifier_is_passed_over(value: str) -> None:
         ((("X-Playhead-Actor", "a\x00"),), None, "invalid X-Playhead-Actor"),
     ],
 )
-def test_a_mistake_in_what_is_told_to_us_is_told_back(
+def test_invalid_identity_fields_get_a_reason(
     headers: Headers, credentials: tuple[str, str] | None, words: str
 ) -> None:
     assert words in str(identity_problem(headers, credentials))

@@ -141,7 +141,7 @@ async def test_a_full_spool_is_a_gap_too(directory: Path) -> None:
     assert kept == sorted(kept, reverse=True)
 
 
-async def test_a_failed_sync_is_told_to_the_next_run(directory: Path) -> None:
+async def test_a_failed_sync_is_reported_to_the_next_run(directory: Path) -> None:
     with open_recorder(directory, durability="fsync") as at:
         assert await a_call(at, "before")
         at.disk.sync_fails_with = errno.EIO

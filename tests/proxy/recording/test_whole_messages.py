@@ -107,7 +107,7 @@ async def test_half_a_request_is_kept_when_more_will_not_come(directory: Path, l
         assert [type(record) for record in at.records()][:2] == [RequestStarted, Data]
 
 
-async def test_a_request_is_told_before_anybody_waits_for_it(directory: Path) -> None:
+async def test_a_request_is_reported_before_anybody_waits_for_it(directory: Path) -> None:
     with open_recorder(directory) as at:
         one = at.begin(buffers_request=True)
         assert await one.wait_until_recorded()
@@ -163,7 +163,7 @@ async def test_a_large_body_for_which_there_is_no_memory_is_redacted_at_once(dir
         assert (len(message.body.data), message.body.truncated) == (len(body), False)
 
 
-async def test_a_spool_in_trouble_is_told_the_parts(directory: Path) -> None:
+async def test_a_spool_with_a_failed_disk_gets_the_parts(directory: Path) -> None:
     with open_recorder(directory) as at:
         one = at.begin(run="cut", buffers_request=True)
         one.record_request(b"kept", 1)

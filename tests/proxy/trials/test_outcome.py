@@ -55,7 +55,7 @@ NONE_SERVED = {**REPORT, "served": 0}
         (result(None, failure="cannot run x: gone"), "cannot run x: gone"),
     ],
 )
-def test_what_cannot_be_told_says_why(found: TrialResult, reason: str) -> None:
+def test_an_undecided_result_says_why(found: TrialResult, reason: str) -> None:
     outcome = trial_outcome(found, 9, allow_unused=False)
     assert (outcome.verdict, outcome.reason) == ("cannot tell", reason)
 

@@ -40,14 +40,14 @@ async def test_the_smallest_variation_that_breaks_is_a_fixture_that_replays(home
     line = ["perturb", "one.jsonl", "-n", "10", "--seed", "1", "--vary", "tools", "--vary", "chunks", "--json"]
     done = await run_playhead(home, *line, "--", python, "agent.py")
     assert done.code == 1, done.err
-    told = json.loads(done.out)
-    assert len(told["variations"]) == 10
-    (smallest,) = told["smallest"]
+    answer = json.loads(done.out)
+    assert len(answer["variations"]) == 10
+    (smallest,) = answer["smallest"]
     assert [edit["kind"] for edit in smallest["edits"]] == ["empty list"]
     assert "IndexError: list index out of range" in smallest["reasons"][0]
-    row = next(row for row in told["table"] if row["kind"] == "empty list")
+    row = next(row for row in answer["table"] if row["kind"] == "empty list")
     assert (row["broke"], row["what_broke"]) == (row["tried"], ["exit 1"])
-    assert told["counts"]["broke"] + told["counts"]["held"] == 10
+    assert answer["counts"]["broke"] + answer["counts"]["held"] == 10
 
     again = await run_playhead(
         home, "replay", smallest["recording"], "--override", smallest["override"], "--", python, "agent.py"

@@ -253,10 +253,10 @@ def test_the_directory_holds_the_bundle_under_the_names_that_openssl_looks_for(t
     for one in files[:: max(1, len(files) // 25)] + [
         one for one in files if one.read_bytes() in _blocks(authority.certificate)
     ]:
-        told = subprocess.run(
+        result = subprocess.run(
             [openssl, "x509", "-subject_hash", "-noout", "-in", str(one)], capture_output=True, check=True
         )
-        assert told.stdout.decode().strip() == one.stem
+        assert result.stdout.decode().strip() == one.stem
     before = directory.resolve()
     ca.ensure_ca(tmp_path)
     assert directory.resolve() == before, "it is made once"

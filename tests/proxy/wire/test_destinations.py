@@ -145,10 +145,10 @@ async def test_an_agent_does_not_get_inside(tmp_path: Path, url: str) -> None:
     async with open_worker(tmp_path, recorder) as worker:
         status, problem = await _get(worker, url)
     assert (status, problem["error"]["code"]) == (403, "destination_prohibited")
-    assert [told.outcome for told in recorder.exchanges] == ["refused"]
+    assert [exchange.outcome for exchange in recorder.exchanges] == ["refused"]
 
 
-async def test_who_sends_a_body_inside_is_told_why_not(tmp_path: Path) -> None:
+async def test_a_request_with_a_body_to_a_loopback_address_is_refused(tmp_path: Path) -> None:
     async with open_worker(tmp_path, MemoryRecorder()) as worker:
         reader, writer = await asyncio.open_connection("127.0.0.1", worker.port)
         writer.write(b"POST http://127.1/ HTTP/1.1\r\nHost: 127.1\r\nContent-Length: 5\r\n\r\nhello")
@@ -289,7 +289,7 @@ async def test_on_loopback_any_token_will_do_where_none_is_set(tmp_path: Path) -
 
 
 @pytest.mark.parametrize("run", ["a b", "x/../y", "é", "a" * 129])
-async def test_what_cannot_name_a_run_is_told_so(tmp_path: Path, run: str) -> None:
+async def test_a_client_that_cannot_name_a_run_gets_the_reason(tmp_path: Path, run: str) -> None:
     async with open_worker(tmp_path, MemoryRecorder()) as worker:
         status, problem = await _connect(worker, "api.test:443", _basic(run, "x"))
     assert (status, problem["error"]["code"]) == (400, "bad_run")

@@ -33,7 +33,7 @@ def recorded_words(recorder: _Later) -> list[tuple[object, ...]]:
     return [word[:3] if word[0] == "data" else word[:1] for word in recorder.only.words]
 
 
-async def test_pieces_are_told_together_with_those_of_others(recorder: _Later, guard: RecordingGuard) -> None:
+async def test_pieces_are_reported_together_with_those_of_others(recorder: _Later, guard: RecordingGuard) -> None:
     guard.record_data("response", b"one")
     guard.record_data("response", b"two")
     assert recorded_words(recorder) == []
@@ -50,7 +50,7 @@ async def test_pieces_are_told_together_with_those_of_others(recorder: _Later, g
         ("closed", lambda guard: guard.record_close("completed")),
     ],
 )
-async def test_what_comes_behind_them_is_told_behind_them(
+async def test_later_events_are_reported_after_them(
     recorder: _Later, guard: RecordingGuard, name: str, then: Callable[[RecordingGuard], None]
 ) -> None:
     guard.record_data("request", b"one")
@@ -59,7 +59,7 @@ async def test_what_comes_behind_them_is_told_behind_them(
     assert recorded_words(recorder) == [("data", "request", b"one"), (name,)]
 
 
-async def test_whoever_asks_whether_all_is_kept_has_all_told(recorder: _Later, guard: RecordingGuard) -> None:
+async def test_waiting_for_the_spool_flushes_what_was_reported(recorder: _Later, guard: RecordingGuard) -> None:
     guard.record_data("response", b"one")
     assert await guard.wait_until_recorded()
     assert recorded_words(recorder) == [("data", "response", b"one")]
@@ -84,7 +84,7 @@ async def test_each_has_the_time_at_which_it_came(recorder: _Later, monkeypatch:
     assert times == [10, 30]
 
 
-async def test_the_head_of_a_response_is_told_with_its_pieces(recorder: _Later, guard: RecordingGuard) -> None:
+async def test_the_head_of_a_response_is_reported_with_its_pieces(recorder: _Later, guard: RecordingGuard) -> None:
     guard.record_response_head(200, "OK", "HTTP/1.1", (("A", "b"),))
     guard.record_data("response", b"one")
     assert recorded_words(recorder) == []
@@ -93,13 +93,13 @@ async def test_the_head_of_a_response_is_told_with_its_pieces(recorder: _Later, 
     assert recorded_words(recorder) == [("response",), ("data", "response", b"one")]
 
 
-async def test_the_head_of_a_response_is_told_before_its_end(recorder: _Later, guard: RecordingGuard) -> None:
+async def test_the_head_of_a_response_is_reported_before_its_end(recorder: _Later, guard: RecordingGuard) -> None:
     guard.record_response_head(200, "OK", "HTTP/1.1", ())
     guard.record_end("response")
     assert recorded_words(recorder) == [("response",), ("ended",)]
 
 
-async def test_pieces_of_a_response_are_told_together(recorder: _Later, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_pieces_of_a_response_are_reported_together(recorder: _Later, monkeypatch: pytest.MonkeyPatch) -> None:
     groups: list[list[bytes]] = []
     monkeypatch.setattr(
         MemoryExchange, "record_response_pieces", lambda _, pieces: groups.append([data for _, data in pieces])

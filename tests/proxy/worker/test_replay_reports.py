@@ -46,9 +46,9 @@ def report_of(replay: str) -> dict[str, Any]:
 
 
 async def served_count(running_store: RunningStore) -> int:
-    told = (await running_store.api.get("/v1/replays/night?settled=true")).json()
-    assert told["settled"]
-    return int(told["served"])
+    answer = (await running_store.api.get("/v1/replays/night?settled=true")).json()
+    assert answer["settled"]
+    return int(answer["served"])
 
 
 async def test_a_report_is_waited_for_until_the_worker_has_noted_it(tmp_path: Path, database: Database) -> None:

@@ -91,8 +91,8 @@ async def test_what_may_change_something_is_refused_and_not_counted_as_a_miss() 
         "refused",
         "false",
     )
-    told = json.loads(refused.body)
-    assert "--side-effects 'POST tickets.example.com=allow'" in told["error"]["message"]
+    answer = json.loads(refused.body)
+    assert "--side-effects 'POST tickets.example.com=allow'" in answer["error"]["message"]
     report: Any = child.report()
     assert (report["missed"], report["fork"]["blocked"], report["verdict"]) == (0, 1, "right")
     assert report["fork"]["blocked_calls"][0]["asked"] == f"POST {TOOL}"
@@ -112,7 +112,7 @@ async def test_a_tool_is_answered_by_what_came_later_once() -> None:
     assert (report["fork"]["later"], report["fork"]["blocked"]) == (1, 2)
 
 
-async def test_a_prefix_that_nobody_followed_is_told() -> None:
+async def test_a_prefix_that_was_not_followed_is_reported() -> None:
     child = fork(base(), 3)
     await answer_request(child, chat("a"))
     report: Any = child.report()

@@ -53,7 +53,7 @@ def test_a_long_reason_fits_into_the_fields_that_clients_take() -> None:
     assert sum(len(name) + len(value) + 32 for name, value in answer.headers) < 8192
 
 
-def test_what_a_fork_blocks_is_told_so_too() -> None:
+def test_a_request_that_a_fork_blocks_gets_the_reason_too() -> None:
     answer = blocked_answer(post(URL, b"x", _grpc()), run="run-1", fork="fork-1")
     fields = dict(answer.headers)
     assert (answer.status, answer.body, fields["grpc-status"]) == (200, b"", "7")  # PERMISSION_DENIED

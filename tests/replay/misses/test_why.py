@@ -45,14 +45,14 @@ async def report_of(*prompts: str, **options: Any) -> dict[str, Any]:
     return report
 
 
-async def test_each_miss_is_told_with_both_sides_and_every_way_to_mend_it() -> None:
+async def test_each_miss_shows_both_sides_and_every_remedy() -> None:
     lines = list(explanation_lines(await report_of("a", "c")))
     assert lines[0] == "replay replay-1 of run-1: diverged, 1 missed, 0 live, 1 unused"
-    told = "\n".join(lines)
-    assert "request 2, no_match: POST https://api.openai.com/v1/chat/completions" in told
-    assert "    /body/messages/0/content\n      - 'b'\n      + 'c'\n" in told
-    assert "  or: record only what is new: playhead replay ticket.jsonl --on-miss record -- CMD" in told
-    assert "unused: 1 recorded calls that were not requested\n  step 2, POST" in told
+    text = "\n".join(lines)
+    assert "request 2, no_match: POST https://api.openai.com/v1/chat/completions" in text
+    assert "    /body/messages/0/content\n      - 'b'\n      + 'c'\n" in text
+    assert "  or: record only what is new: playhead replay ticket.jsonl --on-miss record -- CMD" in text
+    assert "unused: 1 recorded calls that were not requested\n  step 2, POST" in text
 
 
 async def test_one_request_can_be_asked_for() -> None:
@@ -191,14 +191,14 @@ async def test_a_miss_lists_its_request_and_three_similar_calls_with_rules() -> 
 async def test_results_of_tools_are_found_in_any_order_and_one_that_differs_is_named() -> None:
     """What the model called at once, an agent answers as it is done."""
 
-    def asking(*results: tuple[str, str]) -> Request:
+    def request_with_results(*results: tuple[str, str]) -> Request:
         calls = [{"id": one, "type": "function", "function": {"name": "f", "arguments": "{}"}} for one in ("a", "b")]
         answers = [{"role": "tool", "tool_call_id": one, "content": text} for one, text in results]
         return chat("hi", messages=[{"role": "assistant", "tool_calls": calls}, *answers])
 
-    run = run_of(exchange(asking(("a", "sunny"), ("b", "rain")), model_answer("A")))
+    run = run_of(exchange(request_with_results(("a", "sunny"), ("b", "rain")), model_answer("A")))
     session = Session("replay-1", build_recording(run, PROFILES), ReplayOptions(), lambda _: None)
-    await session.answer(asking(("b", "snow"), ("a", "sunny")))
+    await session.answer(request_with_results(("b", "snow"), ("a", "sunny")))
     (miss,) = json.loads(json.dumps(session.report()["misses"]))
     (difference,) = miss["nearest"]["differences"]
     assert (difference["pointer"], difference["recorded"], difference["now"]) == (
@@ -206,7 +206,7 @@ async def test_results_of_tools_are_found_in_any_order_and_one_that_differs_is_n
         "rain",
         "snow",
     )
-    await session.answer(asking(("b", "rain"), ("a", "sunny")))
+    await session.answer(request_with_results(("b", "rain"), ("a", "sunny")))
     assert session.report()["served"] == 1
 
 

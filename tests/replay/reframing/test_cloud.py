@@ -160,7 +160,7 @@ def test_gemini_s_three_forms_are_one_answer(recorded_path: str, path: str, form
     assert received_form(response, call) == requested_form(make_key(request, PROFILES), request) == form
 
 
-def test_ollama_streams_unless_it_is_told_not_to() -> None:
+def test_ollama_streams_unless_the_request_says_not_to() -> None:
     url = "http://localhost:11434/api/generate"
     forms = [
         requested_form(make_key(post(url, data), PROFILES), post(url, data)) for data in (b"{}", b'{"stream":false}')

@@ -58,7 +58,7 @@ ANTHROPIC: dict[str, Json] = {
 }
 
 
-def asking(url: str, *, stream: bool) -> Request:
+def model_request(url: str, *, stream: bool) -> Request:
     more: dict[str, Json] = {"stream_options": {"include_usage": True}} if stream and "openai" in url else {}
     request: dict[str, Json] = {"model": "m", "messages": [{"role": "user", "content": "a"}]}
     return post(url, dumps({**request, "stream": stream, **more}))
@@ -66,8 +66,8 @@ def asking(url: str, *, stream: bool) -> Request:
 
 @pytest.mark.parametrize(("url", "answer"), [(CHAT, OPENAI), (MESSAGES, ANTHROPIC)], ids=["openai_chat", "anthropic"])
 def test_a_whole_answer_asked_as_a_stream_means_the_same(url: str, answer: dict[str, Json]) -> None:
-    recorded = exchange(asking(url, stream=False), ok(dumps(answer)))
-    fit = adapt_answer(recorded, asking(url, stream=True), PROFILES)
+    recorded = exchange(model_request(url, stream=False), ok(dumps(answer)))
+    fit = adapt_answer(recorded, model_request(url, stream=True), PROFILES)
     assert fit.is_reframed
     assert fit.exchange.response
     assert reframe.is_stream(fit.exchange.response)
@@ -78,17 +78,17 @@ def test_a_whole_answer_asked_as_a_stream_means_the_same(url: str, answer: dict[
 
 @pytest.mark.parametrize(("url", "answer"), [(CHAT, OPENAI), (MESSAGES, ANTHROPIC)], ids=["openai_chat", "anthropic"])
 def test_there_and_back_is_the_answer_again(url: str, answer: dict[str, Json]) -> None:
-    asked = asking(url, stream=True)
-    there = adapt_answer(exchange(asking(url, stream=False), ok(dumps(answer))), asked, PROFILES).exchange
+    asked = model_request(url, stream=True)
+    there = adapt_answer(exchange(model_request(url, stream=False), ok(dumps(answer))), asked, PROFILES).exchange
     assert there.response
-    back = adapt_answer(exchange(asked, there.response), asking(url, stream=False), PROFILES)
+    back = adapt_answer(exchange(asked, there.response), model_request(url, stream=False), PROFILES)
     assert back.exchange.response
     assert json.loads(back.exchange.response.body.data) == json.loads(dumps(answer))
     assert ("Content-Length", str(len(back.exchange.response.body.data))) in back.exchange.response.headers
 
 
 def test_usage_is_sent_only_to_who_asked_for_it() -> None:
-    recorded = exchange(asking(CHAT, stream=False), ok(dumps(OPENAI)))
+    recorded = exchange(model_request(CHAT, stream=False), ok(dumps(OPENAI)))
     plain = post(CHAT, dumps({"model": "m", "messages": [{"role": "user", "content": "a"}], "stream": True}))
     response = adapt_answer(recorded, plain, PROFILES).exchange.response
     assert response

@@ -118,7 +118,7 @@ async def test_two_that_are_open_at_once_may_change_places() -> None:
     assert counts(session) == (2, 0, 0, 0, "right")
 
 
-async def test_what_was_told_already_must_go_with_what_goes_on() -> None:
+async def test_what_was_sent_already_must_agree_with_what_follows() -> None:
     other = one(2, ("response", {"hello": "Sir", "id": 1}), ("request", {"say": "b"}), ("response", {"said": "b"}))
     session = session_of(talk(1, "a"), other)
     client = await open_socket(session)
@@ -142,7 +142,7 @@ async def test_a_miss_is_reported_with_its_message_and_its_places() -> None:
     assert first["nearest"]["differences"] == [{"pointer": "/say", "recorded": "a", "now": "b"}]
 
 
-async def test_a_client_that_left_early_is_not_told_to_take_more_time() -> None:
+async def test_a_client_that_left_early_is_not_advised_to_take_more_time() -> None:
     session = session_of(talk(1, "a", "b"))
     client = await open_socket(session)
     client.say("a")
@@ -198,7 +198,7 @@ async def test_an_error_has_the_shape_that_the_sdk_knows(
     assert close.kind == "close"
 
 
-async def test_gemini_is_told_by_the_code_that_its_sdk_looks_for() -> None:
+async def test_gemini_is_refused_with_the_code_that_its_sdk_expects() -> None:
     session = session_of(one(1, ("request", {"setup": {"model": "models/a"}}), url=LIVE))
     error, _ = (await open_socket(session, LIVE)).send({"setup": {"model": "models/b"}})
     assert error["code"] == 424

@@ -90,7 +90,7 @@ def test_a_message_may_be_spelled_otherwise() -> None:
     assert client.drifted == []
 
 
-def test_what_counts_not_is_told_as_drift() -> None:
+def test_differences_that_do_not_count_are_reported_as_drift() -> None:
     client = Client(session())
     client.say({**UPDATE, "session": {"instructions": "Be brief.", "tracing": "auto"}})  # type: ignore[dict-item]
     assert client.drifted == ["/body/0/session/tracing"]
@@ -142,7 +142,7 @@ def test_a_client_that_has_said_all_may_leave_without_a_word() -> None:
     assert client.broken == []
 
 
-def test_a_client_that_stays_where_the_recorded_one_left_is_told_so() -> None:
+def test_a_client_that_stays_where_the_recorded_one_left_gets_the_reason() -> None:
     client = Client(session(("request", BYE, "close")))
     client.say(UPDATE)
     wait = client.played.receive("text", b'{"type": "response.create"}')[-1]
@@ -181,9 +181,9 @@ def test_sound_may_be_cut_otherwise_and_what_it_brought_comes_in_time(
     client = Client(heard)
     said = 0
     for piece in data.draw(pieces(before + after)):
-        told = client.say(append_audio(piece))
+        result = client.say(append_audio(piece))
         was, said = said, said + len(piece)
-        assert told == ([started] if was < len(before) <= said else [])
+        assert result == ([started] if was < len(before) <= said else [])
     assert client.say(CREATE) == [DONE, WAIT]
     assert client.broken == []
 
@@ -210,8 +210,8 @@ def test_an_id_that_the_client_mints_anew_comes_back_in_what_the_server_says() -
         "item": {**item, "id": "item_then"},
     }
     client = Client(socket(("request", create), ("response", added), url=REALTIME))
-    told = client.say({**create, "item": {**item, "id": "item_now"}})
-    assert told[0] == {**added, "item": {**item, "id": "item_now"}}
+    result = client.say({**create, "item": {**item, "id": "item_now"}})
+    assert result[0] == {**added, "item": {**item, "id": "item_now"}}
 
 
 def test_an_id_that_the_server_minted_must_come_back_as_it_was() -> None:
@@ -256,10 +256,10 @@ def _any_messages() -> st.SearchStrategy[list[bytes]]:
 @given(_any_messages(), _any_messages())
 def test_no_client_surprises_and_only_the_recorded_one_is_served(then: list[bytes], now: list[bytes]) -> None:
     client = Client(socket(*(("request", message) for message in then), ("response", DONE), url=REALTIME))
-    told = [*client.first, *_all(client, now)]
+    result = [*client.first, *_all(client, now)]
     if then == now:
         assert client.broken == []
-        assert DONE in told
+        assert DONE in result
 
 
 def _all(client: Client, messages: list[bytes]) -> Iterator[Any]:
@@ -303,7 +303,7 @@ def test_a_conversation_may_be_called_otherwise() -> None:
     assert client.broken == []
 
 
-def test_a_conversation_that_was_not_held_is_a_miss_and_told_once() -> None:
+def test_a_conversation_that_was_not_recorded_is_a_miss_and_reported_once() -> None:
     client = Client(TWO_LANES)
     client.say(turn("a", "one"))
     assert client.say(turn("c", "four")) == [("close", b"miss")]

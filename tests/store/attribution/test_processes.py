@@ -155,7 +155,7 @@ async def test_agents_that_an_agent_starts_belong_to_it(database: Database) -> N
     assert await load_runs(database, *itertools.batched(order, 2)) == {PROCESS: ("derived", len(order))}
 
 
-async def test_agents_that_nobody_is_seen_to_start_are_told_apart(database: Database) -> None:
+async def test_agents_without_a_known_parent_are_distinguished(database: Database) -> None:
     clock = Clock()
     order = side_by_side(*(agent_for(clock, f"Look into ticket {name}", f"call_{name}") for name in ("904", "905")))
     runs = await load_runs(database, *itertools.batched(order, 2))

@@ -35,10 +35,10 @@ SESSION = "agents-sdk:run:0b5c8e0fe4b04c7fa2a6dcb4e8b1f9d3"
 understood = partial(derive_call, profiles=PROFILES)
 
 
-def make_exchange(number: int, *told: tuple[str, str], url: str = CHAT, **body: Any) -> Exchange:
-    """A request with the evidence `told` and the owner of its connection."""
+def make_exchange(number: int, *evidence: tuple[str, str], url: str = CHAT, **body: Any) -> Exchange:
+    """A request with this evidence and the owner of its connection."""
     request = {"model": "gpt-5", "messages": [{"role": "user", "content": prose(str(number), 200)}], **body}
-    evidence = (*told, ("owner", OWNER))
+    evidence = (*evidence, ("owner", OWNER))
     run = next((value for source, value in evidence if source != "traceparent"), OWNER)
     return exchange(number, url=url, request=json.dumps(request).encode(), run=run, run_evidence=evidence)
 
@@ -51,7 +51,7 @@ def filed_as(of: Exchange) -> Exchange:
     return assign_run(of, understood(of))
 
 
-def test_a_body_names_the_run_where_only_the_owner_did_and_what_was_told_stays() -> None:
+def test_a_body_names_the_run_where_only_the_owner_did_and_a_named_run_stays() -> None:
     found = filed_as(make_exchange(1, ("traceparent", TRACE), prompt_cache_key=SESSION))
     assert found.run == SESSION
     assert found.run_evidence == (("body/prompt_cache_key", SESSION), ("traceparent", TRACE), ("owner", OWNER))
@@ -198,7 +198,7 @@ async def test_exchanges_of_one_trace_are_of_one_run_in_whatever_batches_they_co
     assert await exchanges_by_run(database) == {TRACE: [made[0].id, made[2].id, made[3].id], OWNER: [made[1].id]}
 
 
-async def test_what_is_told_again_after_a_crash_is_stored_once_and_stays_where_it_belongs(database: Database) -> None:
+async def test_events_repeated_after_a_crash_are_stored_once_in_the_same_run(database: Database) -> None:
     made = [traced_exchange(1), traced_exchange(2), traced_exchange(3)]
     for n in (1, 2, 3, 1, 2):
         await put(database, *made[:n])

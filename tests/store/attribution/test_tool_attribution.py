@@ -164,7 +164,7 @@ async def test_a_tool_that_was_tried_again_follows_with_both_tries(database: Dat
     assert await exchanges_by_run(database) == {run_of(*made): ids(*made)}
 
 
-async def test_what_nobody_was_told_of_stays(database: Database) -> None:
+async def test_a_call_that_no_model_requested_keeps_its_run(database: Database) -> None:
     made = [turn(1, OSLO), weather(2), turn(3)]
     await put(database, *made)
     assert await exchanges_by_run(database) == {OWNER: ids(*made)}

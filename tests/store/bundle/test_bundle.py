@@ -301,9 +301,9 @@ def test_references_never_cut_a_character_in_two(texts: list[str]) -> None:
 def test_text_stays_text_and_bytes_become_base64() -> None:
     sse = 'event: message\ndata: {"text":"Grüße 😀"}\n\n'.encode()
     lines = lines_of(bundle([exchange(b"\xff\x00", sse)]))
-    told = json.loads(lines[1])["exchange"]
-    assert told["response"]["body"]["text"] == sse.decode()
-    assert told["request"]["body"]["base64"] == "/wA="
+    answer = json.loads(lines[1])["exchange"]
+    assert answer["response"]["body"]["text"] == sse.decode()
+    assert answer["request"]["body"]["base64"] == "/wA="
     assert "Grüße 😀".encode() in lines[1]
 
 
@@ -338,21 +338,21 @@ def test_chunks_are_compact() -> None:
     assert json.loads(lines[1])["exchange"]["response"]["body"]["chunks"] == [[2_000_000, 0, 3], [3_000_000, 3, 3]]
 
 
-def test_a_call_is_told_in_short_beside_its_exchange() -> None:
+def test_a_call_is_summarized_beside_its_exchange() -> None:
     entry = Entry(exchange=exchange(b"{}", b"{}"), call=CALL)
     again = read_bundle(bundle_lines(Bundle(run={"id": RUN}, profiles="sha256:00", entries=(entry,))))
     assert again.entries[0].call == {name: value for name, value in CALL.items() if name != "request"}
 
 
 def test_numbers_in_a_call_keep_all_their_digits() -> None:
-    told = {"tool_calls": [{"id": "1", "name": "pay", "arguments": {"sum": Decimal("1.10"), "to": 10**30}}]}
-    entry = Entry(exchange=exchange(b"{}", b"{}"), call=told)
+    result = {"tool_calls": [{"id": "1", "name": "pay", "arguments": {"sum": Decimal("1.10"), "to": 10**30}}]}
+    entry = Entry(exchange=exchange(b"{}", b"{}"), call=result)
     lines = list(bundle_lines(Bundle(run={"id": RUN}, profiles="", entries=(entry,))))
     assert b'"sum":1.10,"to":1000000000000000000000000000000' in lines[1]
-    assert read_bundle(lines).entries[0].call == told
+    assert read_bundle(lines).entries[0].call == result
 
 
-def test_a_gap_is_told_after_the_exchanges() -> None:
+def test_gaps_come_after_the_exchanges() -> None:
     gap = Gap(RUN, STARTED, "the spool was full", None)
     lines = lines_of(bundle([exchange(b"", b"")], [gap]))
     assert json.loads(lines[2])["gap"] == {
@@ -409,8 +409,8 @@ def doubling_lines() -> list[bytes]:
         del line["check"]
         repeated = {"prefix": [number - 1, size], "suffix": [number - 1, size]}
         size *= 2
-        told = digest(b"x" * size) if size < 100_000 else "sha256:0"
-        line["exchange"]["request"]["body"] = {"digest": told, "size": 1, **repeated}
+        result = digest(b"x" * size) if size < 100_000 else "sha256:0"
+        line["exchange"]["request"]["body"] = {"digest": result, "size": 1, **repeated}
         made.append(seal_line(json.dumps(line).encode()))
     return made
 

@@ -149,7 +149,7 @@ def test_what_only_the_assembled_answer_says_is_found_in_it() -> None:
     assert places(made) == ["3/response/answer/choices/0/message/content"]
 
 
-def test_values_are_never_told() -> None:
+def test_values_are_never_shown() -> None:
     assert TOKEN not in repr(list_leaks(answering(f'{{"a": "{TOKEN}", "{TOKEN}": 1}}'.encode())))
 
 

@@ -88,12 +88,12 @@ OSLO, ROME = ("call_1", "weather", {"city": "Oslo"}), ("call_2", "weather", {"ci
 async def test_a_run_shows_which_tool_answer_fed_which_model_call(database: Database, limit: int) -> None:
     asked = chat(1, USER, asks=[OSLO, ROME])
     rome, oslo = weather(2, "Rome"), weather(3, "Oslo")
-    told = chat(4, USER, ASSISTANT, result("call_1"), result("call_2"))
-    await put(database, asked, rome, oslo, told)
+    answer = chat(4, USER, ASSISTANT, result("call_1"), result("call_2"))
+    await put(database, asked, rome, oslo, answer)
     first, second, third, last = await calls_of(database, limit)
     assert [(tool["id"], tool["executed_by"], tool["answered_by"]) for tool in first["tool_calls"]] == [
-        ("call_1", oslo.id, told.id),
-        ("call_2", rome.id, told.id),
+        ("call_1", oslo.id, answer.id),
+        ("call_2", rome.id, answer.id),
     ]
     assert second["executes"] == {"call": asked.id, "step": 1, "tool_call": "call_2"}
     assert third["executes"] == {"call": asked.id, "step": 1, "tool_call": "call_1"}
@@ -125,8 +125,8 @@ async def test_a_call_that_was_tried_again_asks_and_answers_as_one(database: Dat
     assert broken.response
     broken = replace(broken, response=replace(broken.response, status=503))
     told_badly = chat(5, USER, ASSISTANT, result("call_1"), status=429)
-    told = chat(6, USER, ASSISTANT, result("call_1"))
-    await put(database, failed, asked, broken, tool, told_badly, told)
+    answer = chat(6, USER, ASSISTANT, result("call_1"))
+    await put(database, failed, asked, broken, tool, told_badly, answer)
     first, second, third = await calls_of(database)
     assert first["exchanges"] == [failed.id, asked.id]
     assert [(one["executed_by"], one["answered_by"]) for one in first["tool_calls"]] == [(broken.id, told_badly.id)]
@@ -160,8 +160,8 @@ async def test_an_mcp_call_is_known_by_its_tool_and_arguments(database: Database
     asked = chat(1, USER, asks=[("call_1", "mcp__weather__now", {"city": "Oslo"})])
     rpc = {"jsonrpc": "2.0", "id": 3, "method": "tools/call", "params": {"name": "now", "arguments": {"city": "Oslo"}}}
     tool = json_exchange(2, "https://mcp.example.com/mcp", rpc, {"jsonrpc": "2.0", "id": 3, "result": {"content": []}})
-    told = chat(3, USER, ASSISTANT, result("call_1"))
-    await put(database, asked, tool, told)
+    answer = chat(3, USER, ASSISTANT, result("call_1"))
+    await put(database, asked, tool, answer)
     first, second, _ = await calls_of(database)
     assert first["tool_calls"][0]["executed_by"] == tool.id
     assert second["executes"] == {"call": asked.id, "step": 1, "tool_call": "call_1"}
@@ -173,7 +173,7 @@ def test_only_models_give_and_take_ids() -> None:
     assert created_ids(replace(call, kind="tool")) == returned_ids(replace(call, kind="tool")) == []
 
 
-async def test_links_are_told_over_rest(tmp_path: Path, database: Database) -> None:
+async def test_rest_lists_links(tmp_path: Path, database: Database) -> None:
     await put(database, chat(1, USER, asks=[OSLO]), chat(2, USER, ASSISTANT, result("call_1")))
     async with open_store(tmp_path, database) as running_store:
         found = (await running_store.api.get("/v1/runs/night-run/calls?fields=*")).json()["items"]

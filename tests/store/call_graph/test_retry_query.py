@@ -215,7 +215,7 @@ async def test_a_run_of_many_looks_is_no_longer_statement(database: Database, qu
     assert len(call["exchanges"]) == 300
 
 
-async def test_what_is_known_of_a_run_s_cost_is_told_beside_what_is_not(database: Database, runs: Runs) -> None:
+async def test_the_known_cost_of_a_run_is_shown_beside_the_unknown(database: Database, runs: Runs) -> None:
     unknown = ANSWER.replace(b"gpt-4o-mini-2024-07-18", b"own-model").replace(b"1000", b"7")
     other = make_exchange(1, request=ASK.replace(b"gpt-4o-mini", b"own-model"), response=unknown)
     await put(database, make_exchange(0), other, make_exchange(2, 401))

@@ -108,7 +108,7 @@ async def test_migrations_have_no_time_limit_where_the_role_has_one(
     await database.close()
 
 
-async def test_a_user_that_may_not_create_tables_is_told_what_it_needs(postgres_server: EmbeddedServer) -> None:
+async def test_a_user_that_may_not_create_tables_learns_which_rights_it_needs(postgres_server: EmbeddedServer) -> None:
     create(postgres_server, "owned")
     owner = Database(url(postgres_server, "owned"))
     await owner.connect()

@@ -25,27 +25,27 @@ def diff(one: Agent | Sequence[Exchange], other: Agent | Sequence[Exchange], **m
     return compare_runs(("one", sides[0]), ("other", sides[1]), READING, **more)
 
 
-def causes(told: dict[str, Any]) -> list[str]:
+def causes(answer: dict[str, Any]) -> list[str]:
     """Return the causes of all pairs in order, including the equal ones before the first difference."""
-    return ["same"] * told["equal_prefix"] + [pair["cause"] for pair in told["pairs"]]
+    return ["same"] * answer["equal_prefix"] + [pair["cause"] for pair in answer["pairs"]]
 
 
 def test_other_ids_and_times_are_no_difference() -> None:
-    told = diff(Agent(), Agent())
-    assert told["same"] is True
-    assert told["equal_prefix"] == 8
-    assert told["cause"] is None
-    assert told["delta"] == {"input_tokens": 0, "output_tokens": 0, "cost_usd": 0, "duration_ms": 0}
+    difference = diff(Agent(), Agent())
+    assert difference["same"] is True
+    assert difference["equal_prefix"] == 8
+    assert difference["cause"] is None
+    assert difference["delta"] == {"input_tokens": 0, "output_tokens": 0, "cost_usd": 0, "duration_ms": 0}
 
 
 def test_a_tool_that_answers_otherwise_is_the_cause_of_what_follows() -> None:
-    told = diff(Agent(), Agent(finds=lambda turn: {"found": "nothing at all" if turn == 1 else f"alpha {turn} beta"}))
-    assert causes(told) == ["same", "same", "same", "tool_answer", "follows", "same", "follows", "same"]
-    assert told["cause"]["a_step"] == told["cause"]["b_step"] == 4
-    assert told["cause"]["leads_to"] == 2
-    [difference] = told["pairs"][0]["answer"]
+    result = diff(Agent(), Agent(finds=lambda turn: {"found": "nothing at all" if turn == 1 else f"alpha {turn} beta"}))
+    assert causes(result) == ["same", "same", "same", "tool_answer", "follows", "same", "follows", "same"]
+    assert result["cause"]["a_step"] == result["cause"]["b_step"] == 4
+    assert result["cause"]["leads_to"] == 2
+    [difference] = result["pairs"][0]["answer"]
     assert (difference["pointer"], difference["a"], difference["b"]) == ("/found", "alpha 1 beta", "nothing at all")
-    assert told["pairs"][1]["follows"] == {"a_step": 4, "b_step": 4}
+    assert result["pairs"][1]["follows"] == {"a_step": 4, "b_step": 4}
 
 
 def test_a_tool_whose_answer_changes_nothing_is_not_blamed_for_what_a_model_did() -> None:
@@ -56,16 +56,16 @@ def test_a_tool_whose_answer_changes_nothing_is_not_blamed_for_what_a_model_did(
         asks = "another thing" if run == 2 else "subject"
         return [first, *Agent(asks=lambda turn: asks).run(f"run-{run}")]
 
-    told = diff(noisy(1), noisy(2))
-    assert told["first"]["cause"] == "tool_answer"
-    assert told["first"]["leads_to"] == 0
-    assert told["cause"]["cause"] == "answer"
-    assert told["cause"]["a_step"] == 2
+    difference = diff(noisy(1), noisy(2))
+    assert difference["first"]["cause"] == "tool_answer"
+    assert difference["first"]["leads_to"] == 0
+    assert difference["cause"]["cause"] == "answer"
+    assert difference["cause"]["a_step"] == 2
 
 
 def test_a_model_that_answers_otherwise_is_sampling() -> None:
-    told = diff(Agent(), Agent(asks=lambda turn: "something else" if turn == 1 else f"subject-{turn} details"))
-    assert causes(told) == ["same", "same", "answer", "follows", "follows", "same", "follows", "same"]
+    difference = diff(Agent(), Agent(asks=lambda turn: "something else" if turn == 1 else f"subject-{turn} details"))
+    assert causes(difference) == ["same", "same", "answer", "follows", "follows", "same", "follows", "same"]
 
 
 def test_an_answer_that_an_override_edited_is_not_called_sampling(capsys: pytest.CaptureFixture[str]) -> None:
@@ -73,18 +73,18 @@ def test_an_answer_that_an_override_edited_is_not_called_sampling(capsys: pytest
     response = fork[2].response
     assert response is not None
     fork[2] = replace(fork[2], response=replace(response, headers=(*response.headers, ("Playhead", "edited; step=3"))))
-    told = diff(Agent(), fork)
-    assert causes(told) == ["same", "same", "answer", "follows", "follows", "same", "follows", "same"]
-    assert told["cause"]["words"].endswith(": the request is the same, and an override edited its answer in B")
-    assert [told["pairs"][0][side]["edited"] for side in ("a", "b")] == [False, True]
-    show_diff(told, Sheet(width=200, colour=False))
+    difference = diff(Agent(), fork)
+    assert causes(difference) == ["same", "same", "answer", "follows", "follows", "same", "follows", "same"]
+    assert difference["cause"]["words"].endswith(": the request is the same, and an override edited its answer in B")
+    assert [difference["pairs"][0][side]["edited"] for side in ("a", "b")] == [False, True]
+    show_diff(difference, Sheet(width=200, colour=False))
     assert "  edited in B " in capsys.readouterr().out
 
 
 def test_another_prompt_is_the_cause_also_of_all_later_requests_that_repeat_it() -> None:
-    told = diff(Agent(), Agent(system="Be brief!"))
-    assert causes(told) == ["prompt", "same", "follows", "same", "follows", "same", "follows", "same"]
-    [difference] = told["pairs"][0]["request"]
+    result = diff(Agent(), Agent(system="Be brief!"))
+    assert causes(result) == ["prompt", "same", "follows", "same", "follows", "same", "follows", "same"]
+    [difference] = result["pairs"][0]["request"]
     assert difference["pointer"] == "/body/messages/0/content"
     assert ["gone", "."] in difference["words"]
     assert ["come", "!"] in difference["words"]
@@ -99,10 +99,10 @@ def test_a_prompt_that_changes_after_an_answer_did_is_a_cause_of_its_own() -> No
 
 
 def test_another_model_is_named_once_and_found_in_every_later_call() -> None:
-    told = diff(Agent(), Agent(model="gpt-5-2026-09-09"))
-    assert causes(told) == ["model", "same"] * 4
-    assert told["cause"]["leads_to"] == 3
-    assert "gpt-5-2026-01-01 (fp_1) in A, gpt-5-2026-09-09 (fp_1) in B" in told["cause"]["words"]
+    difference = diff(Agent(), Agent(model="gpt-5-2026-09-09"))
+    assert causes(difference) == ["model", "same"] * 4
+    assert difference["cause"]["leads_to"] == 3
+    assert "gpt-5-2026-01-01 (fp_1) in A, gpt-5-2026-09-09 (fp_1) in B" in difference["cause"]["words"]
 
 
 def test_so_is_another_fingerprint() -> None:
@@ -110,19 +110,19 @@ def test_so_is_another_fingerprint() -> None:
 
 
 def test_what_the_key_leaves_out_is_shown_and_is_the_same() -> None:
-    told = diff(Agent(), Agent(extra={"user": "somebody"}))
-    assert told["same"] is True
-    assert told["counts"] == {"volatile": 4, "same": 4}
-    assert [difference["pointer"] for difference in told["pairs"][0]["volatile"]] == ["/body/user"]
+    result = diff(Agent(), Agent(extra={"user": "somebody"}))
+    assert result["same"] is True
+    assert result["counts"] == {"volatile": 4, "same": 4}
+    assert [difference["pointer"] for difference in result["pairs"][0]["volatile"]] == ["/body/user"]
 
 
 def test_a_call_that_fails_on_one_side_failed_and_was_not_sampled() -> None:
-    told = diff(Agent(), Agent(status=lambda turn: 500 if turn == 3 else 200))
-    assert causes(told)[6] == "failure"
-    assert "with 200 in A, with 500 in B" in told["cause"]["words"]
+    difference = diff(Agent(), Agent(status=lambda turn: 500 if turn == 3 else 200))
+    assert causes(difference)[6] == "failure"
+    assert "with 200 in A, with 500 in B" in difference["cause"]["words"]
 
 
-def test_an_added_a_repeated_and_a_lacking_call_are_told_from_changed_ones() -> None:
+def test_added_repeated_and_missing_calls_are_distinguished_from_changed_ones() -> None:
     repeated = diff(Agent(), Agent(repeated=frozenset({1})))
     assert repeated["counts"] == {"same": 8, "extra": 1}
     assert [pair["b"]["step"] for pair in repeated["pairs"] if pair["cause"] == "extra"] == [5]
@@ -161,7 +161,7 @@ def test_a_call_that_was_tried_again_is_equal_and_its_attempts_are_counted(capsy
 def test_a_turn_more_in_the_middle_does_not_shift_the_rest() -> None:
     """All later requests differ, because they repeat the new turn; they are aligned by the part that is new in each."""
     longer = [0, 1, 9, 2, 3]
-    told = diff(
+    difference = diff(
         Agent(turns=4),
         Agent(
             turns=5,
@@ -171,11 +171,11 @@ def test_a_turn_more_in_the_middle_does_not_shift_the_rest() -> None:
     )
     tools = [
         (pair["a"]["step"], pair["b"]["step"])
-        for pair in told["pairs"]
+        for pair in difference["pairs"]
         if pair["a"] and pair["b"] and pair["a"]["kind"] == "tool"
     ]
     assert tools == [(6, 8), (8, 10)]
-    assert told["counts"]["extra"] == 2
+    assert difference["counts"]["extra"] == 2
 
 
 def test_agents_that_run_side_by_side_are_compared_each_by_itself() -> None:
@@ -183,9 +183,9 @@ def test_agents_that_run_side_by_side_are_compared_each_by_itself() -> None:
         first, second = (Agent(actor=name, system=name, offset=shift) for name, shift in zip("xy", order, strict=True))
         return interleave(first.run("one"), second.run("one"))
 
-    told = diff(both((0, 5)), both((5, 0)))
-    assert told["same"] is True
-    assert told["equal_prefix"] == 16
+    difference = diff(both((0, 5)), both((5, 0)))
+    assert difference["same"] is True
+    assert difference["equal_prefix"] == 16
 
 
 def test_calls_in_another_order_differ_unless_they_ran_at_the_same_time() -> None:
@@ -200,9 +200,9 @@ def test_calls_in_another_order_differ_unless_they_ran_at_the_same_time() -> Non
 
 
 def test_what_is_too_much_to_look_at_is_said_to_be_so() -> None:
-    told = diff(Agent(turns=6), Agent(turns=6, system="Other."), most_examined=2)
-    assert told["counts"]["unexamined"] == 4
-    assert {pair["words"] for pair in told["pairs"] if pair["cause"] is None} == {
+    difference = diff(Agent(turns=6), Agent(turns=6, system="Other."), most_examined=2)
+    assert difference["counts"]["unexamined"] == 4
+    assert {pair["words"] for pair in difference["pairs"] if pair["cause"] is None} == {
         "the calls differ, and were not examined"
     }
 
@@ -221,9 +221,9 @@ def test_a_secret_that_only_an_assembled_answer_has_is_not_shown() -> None:
     streamed = replace(made, response=replace(made.response, headers=(("content-type", "text/event-stream"),)))
     reading = dataclasses.replace(READING, clean=lambda text: text.replace("sk-1234abc", "PLAYHEAD"))
     other = exchange(url=url, request=b'{"model":"m","messages":[],"stream":true}')
-    told = compare_runs(("one", [streamed]), ("other", [other]), reading)
-    assert "PLAYHEAD" in str(told)
-    assert "sk-1234abc" not in str(told)
+    result = compare_runs(("one", [streamed]), ("other", [other]), reading)
+    assert "PLAYHEAD" in str(result)
+    assert "sk-1234abc" not in str(result)
 
 
 def test_a_streamed_answer_is_the_same_as_a_whole_one() -> None:

@@ -37,8 +37,8 @@ async def ran(running_store: RunningStore, name: str, hour: int, **agent: Any) -
 async def drift(running_store: RunningStore, **query: str) -> dict[str, Any]:
     answer = await running_store.api.get("/v1/drift", params=query)
     assert answer.status_code == 200, answer.text
-    told: dict[str, Any] = answer.json()
-    return told
+    result: dict[str, Any] = answer.json()
+    return result
 
 
 def at(hour: int, seconds: int = 0) -> int:
@@ -48,10 +48,10 @@ def at(hour: int, seconds: int = 0) -> int:
 async def test_a_provider_that_stays_as_it_is_does_not_drift(running_store: RunningStore) -> None:
     for hour in range(3):
         await ran(running_store, f"run-{hour}", hour)
-    told = await drift(running_store)
-    assert told["items"] == []
-    assert [variant["calls"] for variant in told["variants"]] == [6]
-    [answers] = told["answers"]
+    drifts = await drift(running_store)
+    assert drifts["items"] == []
+    assert [variant["calls"] for variant in drifts["variants"]] == [6]
+    [answers] = drifts["answers"]
     assert (answers["asked_again"], answers["answered_otherwise"]) == (4, 0)
 
 
@@ -113,9 +113,9 @@ async def test_the_same_model_that_answers_otherwise_shows_without_a_word_of_the
 ) -> None:
     [first, _] = await ran(running_store, "a", 0)
     [then, _] = await ran(running_store, "b", 1, asks=lambda turn: "something else")
-    told = await drift(running_store)
-    assert told["items"] == []
-    [answers] = told["answers"]
+    drifts = await drift(running_store)
+    assert drifts["items"] == []
+    [answers] = drifts["answers"]
     assert (answers["asked_again"], answers["answered_otherwise"]) == (1, 1)
     assert answers["example"] == [first, then]
     assert answers["first_at"].startswith(rfc3339(at(1))[:19])
@@ -145,9 +145,9 @@ async def test_what_a_profile_says_to_ignore_in_answers_is_no_other_answer(tmp_p
 async def test_what_failed_tells_nothing_of_a_model(running_store: RunningStore) -> None:
     await ran(running_store, "a", 0)
     await ran(running_store, "b", 1, status=lambda turn: 500)
-    told = await drift(running_store)
-    assert told["items"] == []
-    assert [variant["calls"] for variant in told["variants"]] == [2]
+    drifts = await drift(running_store)
+    assert drifts["items"] == []
+    assert [variant["calls"] for variant in drifts["variants"]] == [2]
 
 
 NARROWED: tuple[tuple[Mapping[str, str], int], ...] = (

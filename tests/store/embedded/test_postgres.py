@@ -319,7 +319,7 @@ child process exited with exit code 134
     assert _failure_reason("") == ""
 
 
-def test_a_user_without_a_name_is_told_so(base: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_user_without_a_name_gets_the_reason(base: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """initdb says only that it could not look up a number."""
 
     def lookup(uid: int) -> None:

@@ -189,7 +189,7 @@ async def test_a_run_that_falls_idle_ends_once_and_again_after_it_went_on(databa
     assert len(await ends()) == 2
 
 
-async def test_a_model_that_answers_under_a_name_for_the_first_time_is_told_of_once(
+async def test_a_model_that_first_answers_to_a_name_is_announced_once(
     running_store: RunningStore, database: Database
 ) -> None:
     for number, fingerprint in enumerate(("fp_1", "fp_2", "fp_1", "fp_2", "fp_3")):

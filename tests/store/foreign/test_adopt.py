@@ -69,7 +69,7 @@ def test_the_order_is_that_of_the_file_also_where_its_times_say_nothing() -> Non
     assert {one.first_byte_at for one in made} == {None}
 
 
-def test_what_was_skipped_and_what_is_unknown_is_kept_to_be_told() -> None:
+def test_skipped_and_unknown_parts_are_listed() -> None:
     adoption, made = adopt_run(interaction(), SkippedEntry(place="interaction 2", reason="broken"), interaction())
     assert (len(made), adoption.exchanges, adoption.notes) == (2, 2, {UNTIMED: 2})
     assert [one.place for one in adoption.skipped] == ["interaction 2"]

@@ -221,7 +221,7 @@ def test_a_reader_may_stop_anywhere(tmp_path: Path) -> None:
         (b"\x89PNG", "vcr"),
     ],
 )
-def test_formats_are_told_apart(data: bytes, form: str) -> None:
+def test_formats_are_distinguished(data: bytes, form: str) -> None:
     assert detect_format(data) == form
 
 
@@ -234,21 +234,21 @@ def test_a_run_is_named_after_its_file(name: str, run: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("told", "wanted"),
+    ("url", "wanted"),
     [
         ("wss://a.example/x", "https://a.example/x"),
         ("HTTPS://a.example/x", "https://a.example/x"),
         ("https://a.example/ü b", "https://a.example/%C3%BC%20b"),
     ],
 )
-def test_an_address_is_written_as_it_was_sent(told: str, wanted: str) -> None:
-    assert checked_url(told) == wanted
+def test_an_address_is_written_as_it_was_sent(url: str, wanted: str) -> None:
+    assert checked_url(url) == wanted
 
 
 @given(st.text())
-def test_any_text_is_an_address_or_is_refused(told: str) -> None:
+def test_any_text_is_an_address_or_is_refused(url: str) -> None:
     try:
-        made = checked_url(told)
+        made = checked_url(url)
     except BrokenInteraction:
         return
     assert made.isascii()

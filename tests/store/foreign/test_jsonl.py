@@ -53,8 +53,8 @@ def test_the_call_of_an_sdk_becomes_the_request_that_it_sends(answer: Any, url: 
 
 
 def test_a_line_of_key_and_response_is_read_where_the_key_is_the_request() -> None:
-    for told in ({"key": ASKED, "response": CHAT}, {"request": ASKED, "response": CHAT}):
-        one = only(json.dumps(told).encode())
+    for result in ({"key": ASKED, "response": CHAT}, {"request": ASKED, "response": CHAT}):
+        one = only(json.dumps(result).encode())
         assert isinstance(one, Interaction)
         assert json.loads(one.request.body.data) == ASKED
 
@@ -96,8 +96,8 @@ members = st.sampled_from(["hash", "key", "request", "response", "response_json"
 
 
 @given(st.dictionaries(members, st.text(max_size=20) | st.integers() | st.just(ASKED) | st.just(CHAT), min_size=1))
-def test_any_line_is_read_or_skipped(told: dict[str, Any]) -> None:
-    assert len(list(read_jsonl([json.dumps(told).encode()]))) == 1
+def test_any_line_is_read_or_skipped(answer: dict[str, Any]) -> None:
+    assert len(list(read_jsonl([json.dumps(answer).encode()]))) == 1
 
 
 @given(st.binary(min_size=1, max_size=40).filter(lambda data: data.strip() != b""))

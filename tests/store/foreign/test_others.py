@@ -100,8 +100,8 @@ def test_exvcr_is_read_also_where_erlang_packed_the_body() -> None:
     term = b"\x83m" + len(ANSWERED).to_bytes(4) + ANSWERED.encode()
     assert read_value(exvcr(type="ok", binary=True, body=b64encode(term).decode())) == plain
     assert (plain.request.body.data, plain.response.body.data) == (ASKED.encode(), ANSWERED.encode())
-    for told in (exvcr(type="error", body="timeout"), exvcr(type="ok", binary=True)):
-        [one] = from_json(json.dumps(told).encode())
+    for entry in (exvcr(type="error", body="timeout"), exvcr(type="ok", binary=True)):
+        [one] = from_json(json.dumps(entry).encode())
         assert isinstance(one, SkippedEntry)
 
 
@@ -124,9 +124,9 @@ def test_req_cassette_is_read_with_its_query() -> None:
     ids=["text", "parsed", "hexadecimal", "packed"],
 )
 def test_nock_is_read_however_it_wrote_the_body(response: Any, binary: bool) -> None:
-    told: dict[str, Any] = {"scope": "https://api.openai.com:443", "method": "POST", "path": "/v1/chat/completions"}
-    told |= {"body": json.loads(ASKED), "status": 200, "response": response, "responseIsBinary": binary}
-    one = read_value([{**told, "rawHeaders": ["Content-Type", "application/json", "X-A", "1"]}])
+    answer: dict[str, Any] = {"scope": "https://api.openai.com:443", "method": "POST", "path": "/v1/chat/completions"}
+    answer |= {"body": json.loads(ASKED), "status": 200, "response": response, "responseIsBinary": binary}
+    one = read_value([{**answer, "rawHeaders": ["Content-Type", "application/json", "X-A", "1"]}])
     assert one.request.url == "https://api.openai.com:443/v1/chat/completions"
     assert one.response.headers == (("Content-Type", "application/json"), ("X-A", "1"))
     assert (one.request.body.data, one.response.body.data) == (ASKED.encode(), ANSWERED.encode())
@@ -232,7 +232,7 @@ def test_whatever_follows_the_mark_is_an_exchange_or_is_skipped(data: bytes, spl
 
 
 def test_an_imported_stream_is_asked_for_without_the_mark_that_mistral_s_sdk_hangs_on_it() -> None:
-    told = exvcr(type="ok", binary=False)
-    told[0]["request"]["url"] = "https://api.mistral.ai/v1/conversations#stream"
-    one = read_value(told)
+    entry = exvcr(type="ok", binary=False)
+    entry[0]["request"]["url"] = "https://api.mistral.ai/v1/conversations#stream"
+    one = read_value(entry)
     assert one.request.url == "https://api.mistral.ai/v1/conversations"

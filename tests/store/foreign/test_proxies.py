@@ -64,7 +64,7 @@ def exact(value: Any) -> list[Any]:
 
 def pair(**asked: Any) -> dict[str, Any]:
     """A pair of a simulation of Hoverfly."""
-    told = {
+    answer = {
         "scheme": exact("https"),
         "method": exact("POST"),
         "destination": exact("api.example.com"),
@@ -77,7 +77,7 @@ def pair(**asked: Any) -> dict[str, Any]:
         "encodedBody": True,
         "headers": {"X-A": ["1", "2"]},
     }
-    return {"data": {"pairs": [{"request": told, "response": answered}]}, "meta": {"schemaVersion": "v5.2"}}
+    return {"data": {"pairs": [{"request": answer, "response": answered}]}, "meta": {"schemaVersion": "v5.2"}}
 
 
 def test_a_simulation_of_hoverfly_is_read_where_it_says_which_request_it_was() -> None:

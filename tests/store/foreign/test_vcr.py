@@ -78,25 +78,25 @@ def test_a_body_is_the_same_bytes_however_it_is_written(body: Any) -> None:
 @pytest.mark.parametrize("media", ["multipart/form-data; boundary=x", "text/plain"])
 def test_a_form_that_was_kept_as_base64_is_a_form_again(media: str) -> None:
     form = b'--x\r\nContent-Disposition: form-data; name="purpose"\r\n\r\nvision\r\n--x--\r\n'
-    told = {"headers": {"content-type": [media]}, "body": b64encode(form).decode()}
-    one = only({"interactions": [interaction(told)]})
+    result = {"headers": {"content-type": [media]}, "body": b64encode(form).decode()}
+    one = only({"interactions": [interaction(result)]})
     assert one.request.body.data == (form if media.startswith("multipart") else b64encode(form))
 
 
 @pytest.mark.parametrize("length", [5, 7, 8, None])
 def test_bytes_that_were_kept_as_base64_are_known_by_the_length_that_was_sent(length: int | None) -> None:
     sent = b"RIFF\xff"
-    told = {"headers": {} if length is None else {"content-length": [str(length)]}, "body": b64encode(sent).decode()}
-    one = only({"interactions": [interaction(told)]})
+    result = {"headers": {} if length is None else {"content-length": [str(length)]}, "body": b64encode(sent).decode()}
+    one = only({"interactions": [interaction(result)]})
     assert one.request.body.data == (sent if length == len(sent) else b64encode(sent))
 
 
 def test_a_parsed_body_becomes_json_again_and_the_summary_says_so() -> None:
-    told = interaction()
-    told["request"]["parsed_body"] = json.loads(told["request"].pop("body"))
-    told["response"]["parsed_body"] = {"n": 1.5, "big": 2**70, "text": "é", "none": None}
-    del told["response"]["body"]
-    one = only({"interactions": [told]})
+    entry = interaction()
+    entry["request"]["parsed_body"] = json.loads(entry["request"].pop("body"))
+    entry["response"]["parsed_body"] = {"n": 1.5, "big": 2**70, "text": "é", "none": None}
+    del entry["response"]["body"]
+    one = only({"interactions": [entry]})
     assert json.loads(one.request.body.data) == json.loads(ASKED)
     assert one.response.body.data == '{"n":1.5,"big":1180591620717411303424,"text":"é","none":null}'.encode()
     assert RESERIALIZED in one.notes
@@ -104,16 +104,16 @@ def test_a_parsed_body_becomes_json_again_and_the_summary_says_so() -> None:
 
 @pytest.mark.parametrize("name", ["http_interactions", "interactions"])
 def test_ruby_s_members_are_known(name: str) -> None:
-    told = {**interaction(), "recorded_at": "Tue, 01 Nov 2011 04:58:44 GMT"}
-    told["response"]["http_version"] = "1.1"
-    told["request"]["method"] = "post"
-    one = only({name: [told], "recorded_with": "VCR 6.0.0"})
+    entry = {**interaction(), "recorded_at": "Tue, 01 Nov 2011 04:58:44 GMT"}
+    entry["response"]["http_version"] = "1.1"
+    entry["request"]["method"] = "post"
+    one = only({name: [entry], "recorded_with": "VCR 6.0.0"})
     assert (one.started_at, one.request.method, one.response.http_version) == (1320123524 * 10**9, "POST", "HTTP/1.1")
 
 
 def test_split_lists_are_paired_and_a_half_is_named() -> None:
-    told = interaction()
-    first, second = read_cassette({"requests": [told["request"], told["request"]], "responses": [told["response"]]})
+    entry = interaction()
+    first, second = read_cassette({"requests": [entry["request"], entry["request"]], "responses": [entry["response"]]})
     assert isinstance(first, Interaction)
     assert second == SkippedEntry(place="interaction 2", reason="it is an unpaired request")
 
@@ -127,16 +127,16 @@ def test_a_json_cassette_and_one_of_a_single_interaction() -> None:
 def test_old_httpx_cassettes_and_go_s_are_read() -> None:
     old = interaction(response={"status": None, "status_code": 201, "body": None, "content": "hi"})
     go = interaction(request={"uri": None, "url": CHAT}, response={"status": "201 Created", "code": 201, "body": "hi"})
-    for told in (old, go):
-        del told["response"]["body" if told is old else "headers"]
-        one = only({"interactions": [told]})
+    for result in (old, go):
+        del result["response"]["body" if result is old else "headers"]
+        one = only({"interactions": [result]})
         assert (one.response.status, one.response.body.data) == (201, b"hi")
 
 
 def test_headers_may_be_pairs_bytes_and_numbers() -> None:
-    told = interaction(request={"headers": [["Accept", "x"], {"name": "n", "value": 5}]})
-    told["response"]["headers"] = {"Set-Cookie": ["a=1", "b=2"], "x-bytes": [b"\xe9"], "x-text": "é"}
-    one = only({"interactions": [told]})
+    entry = interaction(request={"headers": [["Accept", "x"], {"name": "n", "value": 5}]})
+    entry["response"]["headers"] = {"Set-Cookie": ["a=1", "b=2"], "x-bytes": [b"\xe9"], "x-text": "é"}
+    one = only({"interactions": [entry]})
     assert one.request.headers == (("Accept", "x"), ("n", "5"))
     assert one.response.headers == (("Set-Cookie", "a=1"), ("Set-Cookie", "b=2"), ("x-bytes", "\xe9"), ("x-text", "Ã©"))
 
@@ -205,8 +205,8 @@ def test_what_comes_before_a_mistake_in_the_yaml_is_kept_and_what_follows_is_nam
 
 
 def test_messages_of_a_connection_without_address_are_skipped() -> None:
-    told = {"kind": "message", "direction": "sent", "data": {"type": "response.create"}}
-    [one] = read_cassette({"version": 1, "interactions": [told]})
+    result = {"kind": "message", "direction": "sent", "data": {"type": "response.create"}}
+    [one] = read_cassette({"version": 1, "interactions": [result]})
     assert isinstance(one, SkippedEntry)
     assert "a connection whose URL the cassette does not have" in one.reason
 
@@ -239,5 +239,5 @@ anything = st.recursive(
 
 
 @given(st.lists(st.fixed_dictionaries({"request": anything, "response": anything}) | anything, min_size=1, max_size=3))
-def test_whatever_stands_there_is_an_interaction_or_is_skipped(told: list[Any]) -> None:
-    assert len(read_cassette({"interactions": told})) == len(told)
+def test_whatever_stands_there_is_an_interaction_or_is_skipped(answer: list[Any]) -> None:
+    assert len(read_cassette({"interactions": answer})) == len(answer)

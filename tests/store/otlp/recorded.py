@@ -29,9 +29,9 @@ def derive(of: Exchange) -> Call:
     return derive_call(of, PROFILES)
 
 
-def make_exchange(number: int, run: str, url: str, asked: Any, told: Any, **more: Any) -> Exchange:
+def make_exchange(number: int, run: str, url: str, asked: Any, answer: Any, **more: Any) -> Exchange:
     """An exchange of JSON, two seconds after the one before. Each run has ids of its own."""
-    request, response = json.dumps(asked).encode(), json.dumps(told).encode()
+    request, response = json.dumps(asked).encode(), json.dumps(answer).encode()
     unique = number + 1000 * zlib.crc32(run.encode())
     return exchange(unique, run=run, at=NOON + 2 * number * SECOND, url=url, request=request, response=response, **more)
 
@@ -114,7 +114,7 @@ def claude(run: str = "claude") -> list[Exchange]:
     """An agent of Anthropic, whose usage counts cached tokens apart."""
     usage = {"input_tokens": 10, "output_tokens": 20, "cache_read_input_tokens": 300, "cache_creation_input_tokens": 40}
     use = {"type": "tool_use", "id": "toolu_1", "name": "look_up", "input": {"place": SECRET}}
-    told = {
+    answer = {
         "id": "msg_1",
         "type": "message",
         "role": "assistant",
@@ -134,7 +134,7 @@ def claude(run: str = "claude") -> list[Exchange]:
             run,
             "https://api.anthropic.com/v1/messages",
             {**request, "messages": asked},
-            {**told, "content": content, "stop_reason": stop, "usage": usage},
+            {**answer, "content": content, "stop_reason": stop, "usage": usage},
         )
         return replace(one, request=replace(one.request, headers=headers))
 

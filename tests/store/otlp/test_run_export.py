@@ -144,7 +144,7 @@ async def test_content_is_exported_in_both_vocabularies(database: Database) -> N
     assert failed["error.type"] == "429"
 
 
-async def test_anthropics_messages_are_told_apart(database: Database) -> None:
+async def test_anthropics_messages_are_distinguished(database: Database) -> None:
     _, last, _ = map(
         attributes, decode_spans(await export_run(database, await store_run(database, claude()), content=True))
     )

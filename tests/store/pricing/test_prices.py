@@ -202,10 +202,10 @@ def test_prices_fetched_meanwhile_by_somebody_else_in_the_process_are_not_ours()
 
 @given(json_values)
 def test_no_usage_surprises_us(usage: Any) -> None:
-    for told in (usage, {"prompt_tokens": usage}, {"prompt_tokens": 1, "prompt_tokens_details": usage}):
-        usd(f"{OPENAI}/chat/completions", chat("gpt-4o-mini", told))
-        usd("https://openrouter.ai/api/v1/chat/completions", chat("m", {"cost": told}))
-        usd("https://api.anthropic.com/v1/messages", {"model": "claude-3-5-haiku-20241022", "usage": told})
+    for result in (usage, {"prompt_tokens": usage}, {"prompt_tokens": 1, "prompt_tokens_details": usage}):
+        usd(f"{OPENAI}/chat/completions", chat("gpt-4o-mini", result))
+        usd("https://openrouter.ai/api/v1/chat/completions", chat("m", {"cost": result}))
+        usd("https://api.anthropic.com/v1/messages", {"model": "claude-3-5-haiku-20241022", "usage": result})
 
 
 SPOKEN_USAGE: Any = {

@@ -55,14 +55,14 @@ def body(value: Any) -> Body:
     return Body(data=data, size=len(data), chunks=(Chunk(0, 0, len(data)),))
 
 
-def exchange(number: int, asked: Any, told: Any, run: str = "run-1", **headers: str) -> Exchange:
+def exchange(number: int, asked: Any, answer: Any, run: str = "run-1", **headers: str) -> Exchange:
     started = 1_795_311_000_000_000_000 + number * 1_000_000
     moment = f"{started // 1_000_000:012x}"
     return Exchange(
         id=f"{moment[:8]}-{moment[8:]}-7000-8000-{number:012x}",
         run=run,
         request=Request(method="POST", url=URL, headers=tuple(headers.items()), body=body(asked)),
-        response=Response(status=200, headers=(("content-type", "application/json"),), body=body(told)),
+        response=Response(status=200, headers=(("content-type", "application/json"),), body=body(answer)),
         outcome="completed",
         started_at=started,
         first_byte_at=1,
@@ -112,7 +112,7 @@ MEETING = [
 ]
 
 
-async def test_a_run_is_keyed_again_and_who_meets_whom_is_told(tmp_path: Path, database: Database) -> None:
+async def test_rekey_a_run_and_list_the_calls_that_now_match(tmp_path: Path, database: Database) -> None:
     await store_exchanges(database, MEETING)
     changed = load_profiles(CHANGED)
     async with running_store(tmp_path, database, changed) as api:
@@ -121,10 +121,10 @@ async def test_a_run_is_keyed_again_and_who_meets_whom_is_told(tmp_path: Path, d
         # Steps 2 and 4 share a key now as well, but have the same answer.
         assert [one["steps"] for one in run["collide"]] == [[1, 3]]
         assert (end["end"], end["changed"], end["profiles"]) == (True, 4, changed.digest)
-        told = (await api.get("/v1/runs/run-1/calls")).json()["items"]
-        assert [call["nth"] for call in told] == [0, 0, 1, 1]
-        assert {call["profile"] for call in told} == {"tickets/1"}
-        assert [call["key"] for call in told] == [make_key(one.request, changed).key for one in MEETING]
+        answer = (await api.get("/v1/runs/run-1/calls")).json()["items"]
+        assert [call["nth"] for call in answer] == [0, 0, 1, 1]
+        assert {call["profile"] for call in answer} == {"tickets/1"}
+        assert [call["key"] for call in answer] == [make_key(one.request, changed).key for one in MEETING]
         assert (await api.get("/v1/runs/run-1")).json()["profile"] == changed.digest
 
 
@@ -146,7 +146,7 @@ async def test_a_dry_run_tells_and_changes_nothing(tmp_path: Path, database: Dat
         assert (await api.get("/v1/runs/run-1")).json()["profile"] == PLAIN.digest
 
 
-async def test_calls_that_part_are_told_by_their_steps(tmp_path: Path, database: Database) -> None:
+async def test_calls_whose_keys_now_differ_are_listed_by_step(tmp_path: Path, database: Database) -> None:
     tenants = ("a", "b", "a")
     await store_exchanges(
         database, [exchange(n, {"q": 1}, {}, **{"x-tenant": name}) for n, name in enumerate(tenants, 1)]
@@ -173,8 +173,8 @@ async def test_all_runs_or_those_that_are_named(tmp_path: Path, database: Databa
 async def test_other_rules_than_the_store_server_s_are_refused(tmp_path: Path, database: Database) -> None:
     async with running_store(tmp_path, database, PLAIN) as api:
         wanted = {"profiles": load_profiles(CHANGED).digest}
-        told = is_problem(await api.post("/v1/rekey", json=wanted), 409, "other_rules")
-        assert "restart `playhead up`" in told["detail"]
+        problem = is_problem(await api.post("/v1/rekey", json=wanted), 409, "other_rules")
+        assert "restart `playhead up`" in problem["detail"]
 
 
 async def test_a_bundle_has_the_keys_of_its_recording_until_it_is_keyed_again(

@@ -51,9 +51,9 @@ def chat(number: int, asked: Sequence[Any], *, tokens: int = 1000, model: str = 
     if status != 200:
         answer = {"error": {"type": "server_error", "message": "try later"}}
     request = {"model": model, "messages": list(asked)}
-    asked, told = json.dumps(request).encode(), json.dumps(answer).encode()
+    asked, result = json.dumps(request).encode(), json.dumps(answer).encode()
     return exchange(
-        number, run="chat", at=NOON + number * SECOND, url=MODEL, status=status, request=asked, response=told
+        number, run="chat", at=NOON + number * SECOND, url=MODEL, status=status, request=asked, response=result
     )
 
 
@@ -85,7 +85,7 @@ async def test_the_steps_and_the_tree_add_up_to_the_run(running_store: RunningSt
     assert {(leaf["kind"], leaf["calls"]) for leaf in branch["children"]} == {("model", 3), ("tool", 2)}
 
 
-async def test_a_history_that_is_sent_again_is_told_from_what_is_new(running_store: RunningStore) -> None:
+async def test_a_repeated_history_is_distinguished_from_new_messages(running_store: RunningStore) -> None:
     system, long = {"role": "system", "content": "s" * 400}, say("u" * 400)
     exchanges = [
         chat(1, [system, long], tokens=800),

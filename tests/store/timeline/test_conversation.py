@@ -65,7 +65,7 @@ def test_the_new_messages_of_a_branch_make_its_last_prompt(turns: Sequence[list[
     assert new == list(read_prompt(chat(99, sent)).messages)
 
 
-def test_chats_that_take_turns_are_told_apart_by_their_beginnings() -> None:
+def test_interleaved_chats_are_distinguished_by_their_beginnings() -> None:
     history = EarlierPrompts()
     one, other = [say("user", "one")], [say("user", "other")]
     for number in range(6):

@@ -139,20 +139,20 @@ for bound, named in (("a.sock", "a.sock"), (sys.argv[1] + "/b.sock", sys.argv[1]
 async def test_what_outlives_a_replay_is_refused_and_does_not_hang(
     capture: CapturePlan, service: Service, tmp_path: Path
 ) -> None:
-    begun, told = tmp_path / "begin", tmp_path / "told"
+    begun, result = tmp_path / "begin", tmp_path / "told"
     os.mkfifo(begun)
-    os.mkfifo(told)
+    os.mkfifo(result)
     daemon = f"""
 import os
 if os.fork(): os._exit(0)
 os.setsid()
 open({str(begun)!r}).read()
 code = socket.socket(socket.AF_UNIX).connect_ex(sys.argv[1])
-open({str(told)!r}, "w").write(os.strerror(code))
+open({str(result)!r}, "w").write(os.strerror(code))
 """
     assert await run_captive(replace(capture, passes_other_tcp=False), daemon, service.path) == {}
     begun.write_text("now")
-    assert told.read_text() == "Connection refused"
+    assert result.read_text() == "Connection refused"
     assert service.visits == 0
 
 

@@ -144,9 +144,11 @@ async def main(engine: str, text_format: str, directory: Path) -> dict[str, Any]
         found["remove"] = await rules("remove")
         found["remove_again"] = await rules("remove")
         found["after"] = await run_as_user(*trust, "-k", *named[len(trust) :], "https://api.test/after")
-        found["urls"] = [told.begun["url"] for told in recorder.exchanges]
-        found["owners"] = [(told.begun["run"], dict(told.begun["run_evidence"])) for told in recorder.exchanges]
-        found["outcomes"] = [told.outcome for told in recorder.exchanges]
+        found["urls"] = [exchange.begun["url"] for exchange in recorder.exchanges]
+        found["owners"] = [
+            (exchange.begun["run"], dict(exchange.begun["run_evidence"])) for exchange in recorder.exchanges
+        ]
+        found["outcomes"] = [exchange.outcome for exchange in recorder.exchanges]
         found["gaps"] = [reason for _, reason, _ in recorder.gaps]
     return found
 

@@ -113,9 +113,9 @@ import time; time.sleep(1)
 
 
 async def test_what_outlives_the_command_can_still_connect(elsewhere: int, tmp_path: Path) -> None:
-    begun, told = tmp_path / "begin", tmp_path / "told"
+    begun, result = tmp_path / "begin", tmp_path / "told"
     os.mkfifo(begun)
-    os.mkfifo(told)
+    os.mkfifo(result)
     daemon = f"""
 import os
 if os.fork(): os._exit(0)
@@ -123,13 +123,13 @@ os.setsid()
 open({str(begun)!r}).read()
 try: {CONNECT.strip()}; said = 'connected'
 except OSError as error: said = str(error)
-open({str(told)!r}, 'w').write(said)
+open({str(result)!r}, 'w').write(said)
 """
     found = await watch_script(daemon, elsewhere)
     assert found.code == 0
     async with asyncio.timeout(60):
         await asyncio.to_thread(begun.write_text, "now")
-        assert await asyncio.to_thread(told.read_text) == "connected"
+        assert await asyncio.to_thread(result.read_text) == "connected"
 
 
 async def test_a_command_s_exit_code_signals_and_environment_are_its_own() -> None:

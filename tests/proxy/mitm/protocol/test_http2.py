@@ -16,10 +16,10 @@ from tests.support.wire import (
     MemoryRecorder,
     Side,
     answering,
+    api_test_at,
     connect_through,
     open_worker,
     serving,
-    standing_in,
     upstream_tls,
 )
 
@@ -37,11 +37,11 @@ async def test_a_call_over_http_2_is_relayed_and_recorded(tmp_path: Path) -> Non
         await recorder.only.over.wait()
     assert heard.headers == OK
     assert (heard.pieces, heard.trailers) == ([b"one", b"two"], [("x-t", "v")])
-    told = recorder.only
-    assert (told.begun["http_version"], told.begun["url"]) == ("HTTP/2", f"https://{authority}/v1?x=1")
-    assert (told.pieces("response"), told.trailers("response")) == ([b"one", b"two"], (("x-t", "v"),))
-    assert told.head == (200, "", "HTTP/2", (("x-a", "1"),))
-    assert (told.body("request"), told.outcome) == (b"asked", "completed")
+    exchange = recorder.only
+    assert (exchange.begun["http_version"], exchange.begun["url"]) == ("HTTP/2", f"https://{authority}/v1?x=1")
+    assert (exchange.pieces("response"), exchange.trailers("response")) == ([b"one", b"two"], (("x-t", "v"),))
+    assert exchange.head == (200, "", "HTTP/2", (("x-a", "1"),))
+    assert (exchange.body("request"), exchange.outcome) == (b"asked", "completed")
 
 
 async def test_a_client_gets_the_protocol_of_the_upstream(tmp_path: Path) -> None:
@@ -78,7 +78,7 @@ async def test_an_old_upstream_answers_a_new_client(tmp_path: Path) -> None:
     recorder = MemoryRecorder()
     async with (
         answering(sent) as upstream,
-        open_worker(tmp_path, recorder, upstreams=standing_in(upstream)) as worker,
+        open_worker(tmp_path, recorder, upstreams=api_test_at(upstream)) as worker,
     ):
         reader, writer = await connect_through(worker, "api.test:443", alpn=("h2",))
         peer = Peer(reader, writer, client=True)
@@ -98,9 +98,9 @@ async def test_a_refusal_is_recorded_in_the_version_that_the_client_got(tmp_path
             heard = await peer.answer(peer.ask("api.test", "/"))
             peer.writer.close()
     assert heard.header(":status") == "502"
-    told = recorder.only
-    assert told.head is not None
-    assert (told.begun["http_version"], told.head[2]) == ("HTTP/2", "HTTP/2")
+    exchange = recorder.only
+    assert exchange.head is not None
+    assert (exchange.begun["http_version"], exchange.head[2]) == ("HTTP/2", "HTTP/2")
 
 
 @pytest.mark.parametrize("status", ["103", "102"])
@@ -145,7 +145,7 @@ async def test_a_stream_that_the_upstream_resets_is_reset(tmp_path: Path) -> Non
             await peer.answer(first)
         assert peer.streams[first].body == b"part"
         assert (await peer.answer(peer.ask(authority, "/"))).body == b"ok"
-    assert [told.outcome for told in recorder.exchanges] == ["server_closed", "completed"]
+    assert [exchange.outcome for exchange in recorder.exchanges] == ["server_closed", "completed"]
 
 
 async def test_a_stream_that_the_client_resets_is_reset_upstream(tmp_path: Path) -> None:
@@ -334,7 +334,7 @@ async def test_a_head_without_measure_goes_nowhere(tmp_path: Path, extra: Fields
     recorder = MemoryRecorder()
     async with (
         answering(b"HTTP/1.1 200 OK\r\nContent-Length: 0\r\n\r\n") as upstream,
-        open_worker(tmp_path, recorder, upstreams=standing_in(upstream)) as worker,
+        open_worker(tmp_path, recorder, upstreams=api_test_at(upstream)) as worker,
     ):
         reader, writer = await connect_through(worker, "api.test:443", alpn=("h2",))
         peer = Peer(reader, writer, client=True)
@@ -348,7 +348,7 @@ async def test_a_head_without_measure_goes_nowhere(tmp_path: Path, extra: Fields
 async def test_an_authority_that_contradicts_the_tunnel_goes_nowhere(tmp_path: Path) -> None:
     async with (
         answering(b"HTTP/1.1 200 OK\r\nContent-Length: 0\r\n\r\n") as upstream,
-        open_worker(tmp_path, MemoryRecorder(), upstreams=standing_in(upstream)) as worker,
+        open_worker(tmp_path, MemoryRecorder(), upstreams=api_test_at(upstream)) as worker,
     ):
         reader, writer = await connect_through(worker, "api.test:443", alpn=("h2",))
         peer = Peer(reader, writer, client=True)

@@ -91,7 +91,7 @@ class Ran:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Stage:
+class SuiteDirectory:
     """The suite's directory and its upstream."""
 
     directory: Path

@@ -1,5 +1,5 @@
-"""A stage on which the bugs of other recorders are played again: upstreams that say what a test wants, one worker that
-records and one that replays, both real processes. What is recorded at the one is carried to the other as a file."""
+"""Services for reproducing the bugs of other recorders: upstreams that answer as a test says, one `playhead up` that records and
+one that replays, both real processes. What the first recorded is carried to the other as a file."""
 
 import base64
 import http.client
@@ -70,8 +70,8 @@ class Upstream:
 
 def whole(body: bytes, *headers: str, status: int = 200, media: str = "application/json") -> list[bytes]:
     """An answer of known length."""
-    told = (f"HTTP/1.1 {status} OK", f"content-type: {media}", f"content-length: {len(body)}", *headers, "", "")
-    return ["\r\n".join(told).encode(), body]
+    head = (f"HTTP/1.1 {status} OK", f"content-type: {media}", f"content-length: {len(body)}", *headers, "", "")
+    return ["\r\n".join(head).encode(), body]
 
 
 def streamed_answer(*pieces: bytes, media: str = "text/event-stream", ends: bool = True) -> list[bytes]:
@@ -84,8 +84,8 @@ def streamed_answer(*pieces: bytes, media: str = "text/event-stream", ends: bool
 def model_answer(text: str, **more: Any) -> bytes:
     """What a model says, whole."""
     choice = {"index": 0, "message": {"role": "assistant", "content": text}, "finish_reason": "stop"}
-    told = {"id": f"chatcmpl-{text}", "object": "chat.completion", "created": 1, "model": "gpt-4o-2024-08-06"}
-    return json.dumps({**told, "choices": [choice], **more}).encode()
+    fields = {"id": f"chatcmpl-{text}", "object": "chat.completion", "created": 1, "model": "gpt-4o-2024-08-06"}
+    return json.dumps({**fields, "choices": [choice], **more}).encode()
 
 
 class _Handler(socketserver.StreamRequestHandler):
@@ -193,8 +193,8 @@ class Service:
             answer = self.request("GET", f"/runs/{run}/calls", params=params)
             if answer.status_code == 404:
                 return None
-            told = answer.raise_for_status().json()
-            return told["items"] if told["settled"] else None
+            result = answer.raise_for_status().json()
+            return result["items"] if result["settled"] else None
 
         return until(fetch_settled)
 
@@ -244,8 +244,8 @@ class Replay:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Stage:
-    """All of it."""
+class RecordAndReplay:
+    """An upstream, a service that records and one that replays, and the run of a test."""
 
     upstream: Upstream
     recorder: Service

@@ -21,7 +21,7 @@ def request(url: str, body: bytes = b"", *headers: tuple[str, str], method: str 
     return Request(method=method, url=url, headers=headers, body=Body(data=body, size=len(body)))
 
 
-def asking(url: str, body: Any, *headers: tuple[str, str]) -> Request:
+def json_request(url: str, body: Any, *headers: tuple[str, str]) -> Request:
     """A request with this value as its JSON body."""
     kept: Headers = (("content-type", "application/json"), *headers)
     return request(url, body if isinstance(body, bytes) else json.dumps(body).encode(), *kept)
@@ -29,12 +29,12 @@ def asking(url: str, body: Any, *headers: tuple[str, str]) -> Request:
 
 def key(url: str, body: Any, *headers: tuple[str, str]) -> str:
     """The key of a request with this body."""
-    return make_key(asking(url, body, *headers), PROFILES).key
+    return make_key(json_request(url, body, *headers), PROFILES).key
 
 
-def how(url: str, body: Any, *headers: tuple[str, str]) -> KeyResult:
+def explained_key(url: str, body: Any, *headers: tuple[str, str]) -> KeyResult:
     """How the key of a request with this body comes about."""
-    return make_key(asking(url, body, *headers), PROFILES)
+    return make_key(json_request(url, body, *headers), PROFILES)
 
 
 def chat(*messages: Any, **fields: Any) -> dict[str, Any]:
