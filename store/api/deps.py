@@ -34,6 +34,7 @@ from store.proof.signing_keys import LogKeys
 from store.query.call_reader import CallReader
 from store.query.filters import Filters
 from store.query.rows_export import RowsExporter
+from store.query.run_graphs import RunGraphs
 from store.query.runs import Runs
 from store.retention.runner import RetentionRunner
 from store.run_modes import RunModes
@@ -146,6 +147,9 @@ class Deps:
     last_verdicts: LastVerdicts = field(default_factory=LastVerdicts)
     """How the last verifications of runs ended."""
 
+    run_graphs: RunGraphs = field(default_factory=RunGraphs)
+    """The call graphs of the runs whose pages were read last."""
+
     fork_agent: str | None = None
     """The URL that starts an agent for a fork; None where none is configured."""
 
@@ -180,6 +184,7 @@ class Deps:
             self.project,
             reads_large=self.helper is None,
             derive_unkeyed=unkeyed_deriver(self.clean, memory),
+            graphs=self.run_graphs,
         )
 
     @property

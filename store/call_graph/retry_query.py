@@ -188,4 +188,7 @@ _BEGINNINGS: Final = (
     .add_columns(FAILED.label("failed"))
     .where(or_(calls.c.polls.is_not(None), calls.c.pending.is_not(None), FAILED))
 )
-_SAME_REQUESTS: Final = _of_runs().where(calls.c.key == func.any(bindparam("keys", type_=ARRAY(LargeBinary))))
+# A look-up in a hash table: `= ANY` of a parameter compares the key of each call of the runs with all of these.
+_SAME_REQUESTS: Final = _of_runs().where(
+    calls.c.key.in_(select(func.unnest(bindparam("keys", type_=ARRAY(LargeBinary))))).is_(True)
+)

@@ -21,6 +21,7 @@ from store.query.call_reader import CallReader
 from store.query.call_summaries import SUMMARY, Fields
 from store.query.exchange_reader import TooLarge
 from store.query.rest_shapes import Shape
+from store.query.run_graphs import RunGraphs
 from store.query.runs import Page, Runs
 
 PAGE: Final = 20
@@ -40,7 +41,7 @@ class RunExport:
         self._project = project
         self._options = options
         self._now = now
-        self._queries = CallReader(database, derive, project, reads_large=False)
+        self._queries = CallReader(database, derive, project, reads_large=False, graphs=RunGraphs())
 
     async def requests(self, run: str) -> AsyncIterator[bytes]:
         """Yield the spans of a run as requests of OTLP; nothing for a run that does not exist (any more)."""

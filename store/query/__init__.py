@@ -7,6 +7,7 @@ call_reader        read calls, derived from exchanges
 filters            the filters of lists
 pages              the sorting and the pages of lists
 call_graph         the call graph of a run, for REST
+run_graphs         keep the call graphs of runs between their pages
 call_summaries     what a list shows of a call
 mcp_late_calls     add late MCP answers to their calls
 run_cost           where the money of a run went

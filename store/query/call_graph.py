@@ -1,12 +1,12 @@
 """Add the connections between a run's calls to their REST shapes (`store.call_graph.call_graph`).
 
-The ids that connect calls are columns, so a page needs one query for those of its run. Requests are loaded only to find the
-calls that executed tool calls, and only for the rounds that overlap the page.
+The ids that connect calls are columns, so a page needs one query for those of its run, which `run_graphs` keeps for the next page.
+Requests are loaded only to find the calls that executed tool calls, and only for the rounds that overlap the page.
 """
 
 import asyncio
 from bisect import bisect_left, bisect_right
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Final
 
@@ -23,6 +23,7 @@ from store.call_graph.call_graph import (
     match_executions,
     tool_execution,
 )
+from store.call_graph.packed_graph import GraphPart, LinkGraph, PackedGraph
 from store.call_graph.retry_query import RetryGroups, is_among
 from store.database.asyncio_engine import AsyncConnection, driver_connection
 from store.database.tables import calls
@@ -36,9 +37,9 @@ type Read = tuple[Exchange, Call]
 
 @dataclass(frozen=True, slots=True)
 class PageLinks:
-    """The call graph of a run, and the executions of tool calls in the rounds of a page."""
+    """The call graph of a page, and the executions of tool calls in the rounds of the page."""
 
-    graph: CallGraph
+    graph: LinkGraph
     tool_calls_between: Sequence[tuple[ToolRound, Sequence[str]]]
     """The rounds that overlap the page, each with the calls of tools between its asker and its follower."""
 
@@ -75,10 +76,24 @@ class PageLinks:
 
 
 async def load_page_links(
-    connection: AsyncConnection, project: str, run: str, groups: RetryGroups, page: Sequence[RowMapping]
+    connection: AsyncConnection,
+    project: str,
+    run: str,
+    groups: RetryGroups,
+    page: Sequence[RowMapping],
+    packed: PackedGraph | None = None,
 ) -> PageLinks:
-    """Load the links of a page of a run's calls, given in step order; still without executions."""
-    graph = await _load_call_graph(connection, project, run, groups)
+    """Load the links of a page of a run's calls, given in step order; still without executions.
+
+    With the run's packed graph, the links are those of the page only.
+    """
+    if packed is None:
+        graph: LinkGraph = await load_call_graph(connection, project, run, groups, CallGraph)
+    elif page:
+        names = [groups.ids_and_attempts(row["id"])[0][0] for row in page]
+        graph = packed.part(names, page[0]["started_at"], page[-1]["started_at"])
+    else:
+        graph = GraphPart()
     if not page:
         return PageLinks(graph, ())
     first, last = page[0]["started_at"], page[-1]["started_at"]
@@ -107,12 +122,14 @@ def add_links(shape: Shape, links: PageLinks, steps: Mapping[str, int]) -> Shape
     return shape | members
 
 
-async def _load_call_graph(connection: AsyncConnection, project: str, run: str, groups: RetryGroups) -> CallGraph:
-    """Build the call graph from the ids of a run's calls."""
+async def load_call_graph[Graph: (CallGraph, PackedGraph)](
+    connection: AsyncConnection, project: str, run: str, groups: RetryGroups, build: Callable[[Iterable[Node]], Graph]
+) -> Graph:
+    """Build a call graph from the ids of a run's calls."""
     # By asyncpg itself: SQLAlchemy takes three times as long to read arrays, and a run may have a hundred thousand.
     rows = await (await driver_connection(connection)).fetch(_CALLS_WITH_IDS, project, run)
     # In a thread: for such a run it takes a second.
-    return await asyncio.to_thread(_build_call_graph, rows, groups)
+    return await asyncio.to_thread(lambda: build(_nodes(rows, groups)))
 
 
 _CALLS_WITH_IDS: Final = """
@@ -121,7 +138,7 @@ WHERE project = $1 AND run = $2 AND (created_ids IS NOT NULL OR returned_ids IS 
 """
 
 
-def _build_call_graph(rows: Iterable[asyncpg.Record], groups: RetryGroups) -> CallGraph:
+def _nodes(rows: Iterable[asyncpg.Record], groups: RetryGroups) -> Iterable[Node]:
     nodes: dict[str, Node] = {}
     for exchange, started_at, created, returned in rows:
         giver, name = str(exchange), groups.ids_and_attempts(exchange)[0][0]
@@ -130,7 +147,7 @@ def _build_call_graph(rows: Iterable[asyncpg.Record], groups: RetryGroups) -> Ca
         else:
             # The attempts of a call have the same request; of their answers, the last one counts.
             nodes[name] = before._replace(created_ids=(*before.created_ids, *(created or ())), answer_exchange=giver)
-    return CallGraph(nodes.values())
+    return nodes.values()
 
 
 async def _load_tool_calls_between(

@@ -48,6 +48,7 @@ from store.query.pages import (
     parse_cursor,
 )
 from store.query.rest_shapes import CallExchange, CallPlace, Shape, call_shape, exchange_shape
+from store.query.run_graphs import RunGraphs
 from store.query.runs import Page
 from store.sums.positions import has_sums
 
@@ -81,8 +82,10 @@ class CallReader(ExchangeReader):
         *,
         reads_large: bool = True,
         derive_unkeyed: Callable[[Exchange], Call] | None = None,
+        graphs: RunGraphs | None = None,
     ) -> None:
         super().__init__(database, project, reads_large=reads_large)
+        self._graphs = graphs or RunGraphs(most_bytes=0)
         self._derive = derive
         self._derive_unkeyed = derive_unkeyed
 
@@ -108,11 +111,12 @@ class CallReader(ExchangeReader):
             return None
         async with self._database.transaction() as connection, planned_for_any_values(connection):
             found = await self._rows(connection, [exchange_id])
-            groups = await load_retry_groups(connection, self._project, [row["run"] for row in found])
             if not found:
                 return None
-            links = await load_page_links(connection, self._project, found[0]["run"], groups, found)
-        return next(iter(await self._add_links(await self._shapes(found, groups, None), links)), None)
+            run = found[0]["run"]
+            shared = await self._graphs.load(connection, self._project, run, has_links=True)
+            links = await load_page_links(connection, self._project, run, shared.groups, found, shared.graph)
+        return next(iter(await self._add_links(await self._shapes(found, shared.groups, None), links)), None)
 
     async def calls(
         self,
@@ -198,14 +202,17 @@ class CallReader(ExchangeReader):
         """Return a page of the calls of a run. Raises `BadCursor`."""
         digest = list_digest(f"calls of {run}", self._project, sort)
         begin = parse_cursor(cursor, digest)
+        has_links = fields is None or bool(fields & LINKED)
+        links: PageLinks | None = None
         async with self._database.transaction() as connection, planned_for_any_values(connection):
-            groups = await load_retry_groups(connection, self._project, [run])
+            shared = await self._graphs.load(connection, self._project, run, has_links=has_links)
+            groups = shared.groups
             hidden = groups.later_exchanges if sort.by == "time" else groups.superseded_exchanges
             conditions = (calls.c.run == run, ~is_among(hidden))
             found = await self._page_rows(connection, conditions, limit, begin, sort)
             in_order = sorted(found[:limit], key=lambda row: (row["started_at"], row["id"]))
-            has_links = fields is None or bool(fields & LINKED)
-            links = await load_page_links(connection, self._project, run, groups, in_order) if has_links else None
+            if has_links:
+                links = await load_page_links(connection, self._project, run, groups, in_order, shared.graph)
         shapes = await self._shapes(found[:limit], groups, fields)
         shapes = shapes if links is None else await self._add_links(shapes, links)
         following = next_cursor(found, limit, digest)
@@ -261,14 +268,15 @@ class CallReader(ExchangeReader):
         firsts = [ids[0] for ids, _ in wholes]
         ends = {name for ids, _ in wholes for name in (ids[0], ids[-1])}
         names = list({row["run"] for row in rows})
-        async with self._planned_for_any_ids() as connection:
-            steps = await connection.fetch(STEPS, self._project, names, firsts)
-            nths = await connection.fetch(NTHS, self._project, names, firsts, groups.later_exchanges)
-            heads = {str(row["id"]): row for row in await connection.fetch(HEADS, self._project, list(ends))}
         by_id = {str(row["id"]): row for row in rows}
         if others := ends - by_id.keys():
             async with self._database.transaction() as connection, planned_for_any_values(connection):
                 by_id |= {str(row["id"]): row for row in await self._rows(connection, map(uuid.UUID, others))}
+        keys = list({by_id[first]["key"] for first in firsts if first in by_id})
+        async with self._planned_for_any_ids() as connection:
+            steps = await connection.fetch(STEPS, self._project, names, firsts)
+            nths = await connection.fetch(NTHS, self._project, names, firsts, groups.later_exchanges, keys)
+            heads = {str(row["id"]): row for row in await connection.fetch(HEADS, self._project, list(ends))}
         step, nth = ({str(row["id"]): row[1] for row in found} for found in (steps, nths))
         # Their run may have been deleted between two of these queries.
         first_ids, there = step.keys() & nth.keys(), by_id.keys() & heads.keys()
@@ -434,5 +442,6 @@ NTHS = """
 SELECT id, nth FROM (
     SELECT id, row_number() OVER (PARTITION BY run, key ORDER BY started_at, id) - 1 AS nth
     FROM calls WHERE project = $1 AND run = ANY ($2::text[]) AND id NOT IN (SELECT unnest($4::uuid[]))
+        AND (key IN (SELECT unnest($5::bytea[]))) IS TRUE
 ) AS nths WHERE (id IN (SELECT unnest($3::uuid[]))) IS TRUE
 """

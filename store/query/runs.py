@@ -102,6 +102,11 @@ class Runs:
                 return None
             return run_shape(found, (await load_run_stats(connection, self._project, [run]))[run], now)
 
+    async def exists(self, run: str) -> bool:
+        """Whether there is such a run."""
+        async with self._database.connection() as connection:
+            return bool(await connection.fetchval(EXISTS, self._project, run))
+
     async def page(
         self,
         filters: Filters,
@@ -288,3 +293,6 @@ def _weaker_isolation(isolation: str) -> ColumnElement[str]:
     """Return the weaker of the run's isolation and this one: a run is only as isolated as its weakest part."""
     weaker = ISOLATIONS[: ISOLATIONS.index(isolation)]
     return case((runs.c.isolation.in_(weaker), runs.c.isolation), else_=isolation)
+
+
+EXISTS: Final = "SELECT EXISTS (SELECT FROM runs WHERE project = $1 AND id = $2)"

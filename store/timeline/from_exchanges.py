@@ -16,6 +16,7 @@ from calls.model import Call, Exchange, Json, header
 from calls.retry_grouping import RetryGroup, attempt_of, group_retries, merge_calls
 from store.call_graph.call_graph import MOST_BETWEEN, CallGraph, Node, ToolRound, match_executions, tool_execution
 from store.call_graph.call_ids import created_ids, returned_ids
+from store.call_graph.packed_graph import LinkGraph
 from store.timeline.facts import AttemptFacts, SpokenCall, StepFacts, ToolLinks
 
 ORIGINS: Final[Mapping[str, str]] = {"replayed": "recorded", "edited": "edited", "live": "live", "miss": "refused"}
@@ -51,7 +52,7 @@ def read_facts(pairs: Iterable[tuple[Exchange, Call]], cost_of: Costs, *, is_for
 
 
 def add_tool_branches(
-    graph: CallGraph, between: Iterable[tuple[ToolRound, Sequence[str]]], actors: Mapping[str, str | None]
+    graph: LinkGraph, between: Iterable[tuple[ToolRound, Sequence[str]]], actors: Mapping[str, str | None]
 ) -> dict[str, int]:
     """Return the branch of each call. A tool's is that of the model that waits for it, if one model of its actor does.
 
@@ -187,7 +188,7 @@ def _spoken_of(parts: Sequence[tuple[Exchange, Call]], places: Mapping[str, int]
     return spoken_call(places[name], newest_first(graph, name, places), parts[0], parts[-1])
 
 
-def newest_first(graph: CallGraph, call: str, places: Mapping[str, int]) -> list[str]:
+def newest_first(graph: LinkGraph, call: str, places: Mapping[str, int]) -> list[str]:
     """Return the calls that a call continues, the newest first."""
     names = [one.call for one in graph.follows.get(call, ())]
     return sorted(names, key=lambda name: places.get(name, 0), reverse=True)

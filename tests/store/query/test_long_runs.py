@@ -7,7 +7,9 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 import pytest
+from sqlalchemy.dialects.postgresql.asyncpg import dialect
 
+from store.call_graph.retry_query import _SAME_REQUESTS
 from store.database.connection import Database
 from store.query.call_reader import NTHS, STEPS
 
@@ -30,7 +32,16 @@ def comparisons(explained: str) -> list[str]:
 
 @pytest.mark.parametrize("statement", [STEPS, NTHS], ids=["steps", "nths"])
 async def test_the_places_of_a_page_are_looked_up(database: Database, statement: str) -> None:
-    parameters = ["default", ["run"], IDS, IDS][: 4 if "$4" in statement else 3]
+    parameters = ["default", ["run"], IDS, IDS, [b"key"]][: 5 if "$5" in statement else 3]
+    async with database.connection() as connection:
+        explained = await connection.fetchval(f"EXPLAIN (FORMAT json) {statement}", *parameters)
+    assert comparisons(explained) == []
+
+
+async def test_repeats_of_failed_requests_are_looked_up(database: Database) -> None:
+    statement = _SAME_REQUESTS.compile(dialect=dialect())  # type: ignore[no-untyped-call] # SQLAlchemy's
+    values = {"project": "default", "runs": ["run"], "keys": [b"one", b"two"]}
+    parameters = [values[name] for name in statement.positiontup or ()]
     async with database.connection() as connection:
         explained = await connection.fetchval(f"EXPLAIN (FORMAT json) {statement}", *parameters)
     assert comparisons(explained) == []
