@@ -6,11 +6,11 @@ are redacted and compressed again.
 """
 
 import zlib
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import lru_cache
 from typing import Final, NamedTuple, Protocol
 
-from calls.codec.encoding import MAX_DECODED_SIZE, ContentDecoder, ContentEncoder, TooLarge, Undecodable, parse_codings
+from calls.codec.encoding import ContentDecoder, ContentEncoder, TooLarge, Undecodable, parse_codings
 from calls.redaction.declared import DeclaredSecrets, UnreadableBody
 from calls.redaction.scanning.layered_scanner import LayeredScanner
 from calls.redaction.scanning.scanner import Edit, RuleTable
@@ -18,6 +18,12 @@ from calls.redaction.streams.streamed_body import StreamedBody
 from calls.redaction.streams.streamed_text import StreamedText
 
 _STEP: Final = 4096
+
+_PART: Final = 2048
+"""Bytes of a collected body that are searched together where others wait."""
+
+_MOST_UNDECIDED: Final = 4 * _PART
+"""Bytes that a search may hold back while others wait: once they are decided, they are all searched at once."""
 
 
 class Piece(NamedTuple):
@@ -57,8 +63,11 @@ class BodyRedactor(Protocol):
     def finish(self) -> list[Piece]:
         """Return the remaining pieces."""
 
-    def finish_within(self, limit: int) -> list[Piece] | None:
-        """Finish unless that decodes more than `limit` bytes: then return None, and the body still has to be finished."""
+    def finish_within(self, limit: int, may_continue: Callable[[], bool]) -> list[Piece] | None:
+        """Finish, unless that decodes more than `limit` bytes, or `may_continue`, asked after each 2 KB, returns False.
+
+        Then return None, and the body still has to be finished.
+        """
 
 
 def create_body_redactor(
@@ -167,7 +176,7 @@ class PlainBody:
         # Pieces that are decided have been released already.
         return self._release(self._scanner.feed(b"", last=True)) if self._waiting else []
 
-    def finish_within(self, limit: int) -> list[Piece] | None:  # noqa: ARG002 - nothing is decoded
+    def finish_within(self, limit: int, may_continue: Callable[[], bool]) -> list[Piece] | None:  # noqa: ARG002 - the end is short
         return self.finish()
 
     def _release(self, edits: Iterable[Edit]) -> list[Piece]:
@@ -189,6 +198,11 @@ class PlainBody:
         if self._mend:
             new = self._mend.feed(new, is_changed=bool(piece_edits))
         return Piece(at, new, count, len(data))
+
+
+def overlapping_edits(edits: Iterable[Edit], start: int, size: int) -> list[Edit]:
+    """Return the edits that change something in so many bytes from `start` on."""
+    return [edit for edit in edits if edit.at < start + size and edit.at + len(edit.data) > start]
 
 
 def apply_edits(data: bytes, start: int, edits: Iterable[Edit]) -> bytes:
@@ -238,30 +252,51 @@ class HeldBody(_CollectedBody):
 
     def finish(self) -> list[Piece]:
         try:
-            return self._finish(MAX_DECODED_SIZE)
-        except TooLarge as error:
+            return self._redact_opened() if self._names else list(self._redact_plain(ContentDecoder(())))
+        except (TooLarge, UnreadableBody) as error:
             return self._withhold(error)
 
-    def finish_within(self, limit: int) -> list[Piece] | None:
+    def finish_within(self, limit: int, may_continue: Callable[[], bool]) -> list[Piece] | None:
+        decoder = ContentDecoder(self._names, limit)
         try:
-            return self._finish(limit)
+            # All of it first: what is too large is not searched here and then again on the thread.
+            opened = [(at, decoder.feed(data)) for at, data in self._held]
         except TooLarge:
             return None
-
-    def _finish(self, limit: int) -> list[Piece]:
-        """Return the remaining pieces. Raises TooLarge."""
+        except Undecodable:
+            return self.finish() if self._is_small_until_damage() else None
+        if decoder.has_surplus or sum(len(data) for _, data in opened) > limit:
+            return None
         try:
-            return self._redact_opened(limit) if self._names else self._redact_parsed(limit)
+            found = self._count_redactions(opened, may_continue)
         except UnreadableBody as error:
             return self._withhold(error)
+        if found is None:
+            return None
+        if not found:
+            return self._unchanged_pieces()
+        return self.finish() if may_continue() else None
 
-    def _redact_parsed(self, limit: int) -> list[Piece]:
-        if sum(len(data) for _, data in self._held) > limit:
-            raise TooLarge
-        return list(self._redact_plain(ContentDecoder(())))
+    def _count_redactions(self, opened: list[tuple[int, bytes]], may_continue: Callable[[], bool]) -> int | None:
+        """Return how many secrets the body has; None if that takes too long."""
+        edits: Sequence[Edit] = ()
+        if self._declared is not None:
+            edits = self._declared.find_edits(b"".join(data for _, data in opened), self._key)
+        body = create_plain_redactor(self._table, self._key, self._essence)
+        found, start, undecided = len(edits), 0, 0
+        for at, data in opened:
+            edited = apply_edits(data, start, overlapping_edits(edits, start, len(data)))
+            start += len(data)
+            for part in _divide(edited):
+                pieces = body.feed(part, at)
+                found += sum(piece.redactions for piece in pieces)
+                undecided += len(part) - sum(piece.size for piece in pieces)
+                if undecided > _MOST_UNDECIDED or not may_continue():
+                    return None
+        return found + sum(piece.redactions for piece in body.finish())
 
-    def _redact_opened(self, limit: int) -> list[Piece]:
-        decoder, found = ContentDecoder(self._names, limit), 0
+    def _redact_opened(self) -> list[Piece]:
+        decoder, found = ContentDecoder(self._names), 0
         try:
             # Two passes, because nearly all bodies contain no secret, and the decoded body is never in memory as a whole.
             for piece in self._redact_plain(decoder):
@@ -291,13 +326,19 @@ class HeldBody(_CollectedBody):
         out: list[Piece] = []
         start = 0
         for at, data in pieces:
-            piece_edits = [edit for edit in edits if edit.at < start + len(data) and edit.at + len(edit.data) > start]
-            out += body.feed(apply_edits(data, start, piece_edits), at)
+            out += body.feed(apply_edits(data, start, overlapping_edits(edits, start, len(data))), at)
             start += len(data)
         out += body.finish()
         # All declared secrets are counted in the first piece: callers only ask whether there were any.
         first = out[0]._replace(redactions=out[0].redactions + len(edits)) if out else None
         yield from [first, *out[1:]] if first else []
+
+    def _is_small_until_damage(self) -> bool:
+        """Whether a damaged body is small, as it is and as far as it decodes: both are searched without a limit."""
+        return (
+            sum(len(data) for _, data in self._held) <= _STEP
+            and sum(len(opened) for opened in self._decode_until_damage()) <= _STEP
+        )
 
     def _has_secret_before_damage(self) -> bool:
         """Whether the body contains a secret before the damage."""
@@ -346,12 +387,48 @@ class DeferredBody(_CollectedBody):
     def __init__(self, behind: BodyRedactor) -> None:
         super().__init__()
         self._behind = behind
+        self._rest: list[tuple[int, bytes]] | None = None
+        """What is still to be redacted, once that has begun."""
+
+        self._redacted: list[Piece] = []
 
     def finish(self) -> list[Piece]:
-        return [*(piece for at, data in self._held for piece in self._behind.feed(data, at)), *self._behind.finish()]
+        for at, data in self._held if self._rest is None else self._rest:
+            self._redacted += self._behind.feed(data, at)
+        self._redacted += self._behind.finish()
+        return list(_join_parts(self._redacted, [len(data) for _, data in self._held]))
 
-    def finish_within(self, limit: int) -> list[Piece] | None:
-        return self.finish() if sum(len(data) for _, data in self._held) <= limit else None
+    def finish_within(self, limit: int, may_continue: Callable[[], bool]) -> list[Piece] | None:
+        if sum(len(data) for _, data in self._held) > limit:
+            return None
+        self._rest = [(at, part) for at, data in self._held for part in _divide(data)]
+        undecided = 0
+        while self._rest:
+            at, part = self._rest.pop(0)
+            pieces = self._behind.feed(part, at)
+            self._redacted += pieces
+            undecided += len(part) - sum(piece.size for piece in pieces)
+            if undecided > _MOST_UNDECIDED or not may_continue():
+                return None
+        return self.finish()
+
+
+def _divide(data: bytes) -> Iterator[bytes]:
+    return (data[start : start + _PART] for start in range(0, len(data), _PART))
+
+
+def _join_parts(parts: Sequence[Piece], sizes: Sequence[int]) -> Iterator[Piece]:
+    """Join the parts of each piece again; `sizes` are those of the pieces on the wire."""
+    waiting = iter(parts)
+    for size in filter(None, sizes):
+        own = [next(waiting)]
+        while sum(part.size for part in own) < size:
+            own.append(next(waiting))
+        yield (
+            own[0]
+            if len(own) == 1
+            else Piece(own[0].at, b"".join(part.data for part in own), sum(part.redactions for part in own), size)
+        )
 
 
 def _decode_pieces(names: tuple[str, ...], pieces: Iterable[bytes], last: bytes = b"") -> Iterator[bytes]:

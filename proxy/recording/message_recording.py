@@ -13,12 +13,15 @@ from calls.events import Data, MessageEnded, Side
 from calls.model import Headers
 from calls.redaction.body import BodyRedactor, DeferredBody, Piece
 from calls.redaction.streams.streamed_body import StreamedBody, group_pieces, join_pieces
-from proxy.recording.redaction_speed import MIN_TIMED, RedactionSpeed
+from proxy.recording.redaction_speed import INLINE_FEED, MIN_TIMED, RedactionSpeed
 from proxy.recording.resources import RecordingResources
 from proxy.recording.spool_outbox import RecordWriter
 
 REDACT_INLINE_BYTES: Final = 32 << 10
-"""Maximum decompressed size of a whole body with a secret that is redacted without a thread: others wait up to 10 µs for each byte."""
+"""Maximum decompressed size of a whole body that is redacted without a thread."""
+
+REDACT_INLINE_SECONDS: Final = 0.01
+"""Seconds of the CPU after which the thread goes on with a whole body: a secret may begin everywhere, and each byte then takes up to 10 µs."""
 
 MAX_THREAD_BYTES: Final = 2 << 20
 """Bytes of one body that may wait for the thread: beyond them the worker waits for it, and with it all other connections.
@@ -88,7 +91,7 @@ class MessageRecording:
         self._is_whole = True
         if (
             not self._body.is_heavy
-            and REDACT_INLINE_BYTES < size <= self._resources.body_limit
+            and INLINE_FEED < size <= self._resources.body_limit
             and self._resources.reserve_memory(size)
         ):
             self._resources.release_memory(size)
@@ -243,7 +246,12 @@ class MessageRecording:
         if self._is_finished:
             return
         self._is_finished = True
-        pieces = None if self.thread_bytes else self._body.finish_within(REDACT_INLINE_BYTES)
+        limit = time.thread_time() + REDACT_INLINE_SECONDS
+        pieces = (
+            None
+            if self.thread_bytes
+            else self._body.finish_within(REDACT_INLINE_BYTES, lambda: time.thread_time() < limit)
+        )
         if pieces is None and (queue := self._writer.open_queue()) is not None:
             work = self._resources.run_on_thread(self._body.finish)
             queue.append(lambda: self._write_finished(work), work)

@@ -13,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from calls.codec.encoding import ContentEncoder, decode_content, parse_codings
-from calls.redaction.body import Piece
+from calls.redaction.body import BodyRedactor, DeferredBody, Piece
 from calls.redaction.redactor import Redactor
 from tests.calls.secrets import KEY, SECRETS, TOKENS
 from tests.calls.strategies import pieces
@@ -147,8 +147,63 @@ def test_a_large_body_is_left_to_a_thread() -> None:
     # Numbers: what compresses to less than a hundredth, as zeros do, is refused for that.
     body.feed(brotli.compress(DIRTY + b" ".join(b"%d" % number for number in range(200_000)), quality=5), 0)
 
-    assert body.finish_within(1 << 16) is None
+    assert body.finish_within(1 << 16, lambda: True) is None
     assert sum(piece.redactions for piece in body.finish()) == 2
+
+
+SLOW = b"token=" * 4000 + TOKEN
+"""A secret may begin at each of its words: searching it takes 10 µs for each byte."""
+
+
+def collecting(body: bytes, names: str, media: str | None = None) -> BodyRedactor:
+    """Return the redactor of a body that is searched at its end, and has it in three pieces."""
+    new = REDACTOR.new_body_redactor(media, names)
+    collected = new if new.is_heavy else DeferredBody(new)
+    encoded = encode_body(body, names)
+    third = len(encoded) // 3
+    for at, part in enumerate((encoded[:third], encoded[third : 2 * third], encoded[2 * third :])):
+        collected.feed(part, at)
+    return collected
+
+
+@pytest.mark.parametrize("names", ["", "gzip", "zstd"])
+@pytest.mark.parametrize("body", [SLOW, DIRTY * 40, CLEAN * 20])
+def test_a_body_that_takes_long_is_left_to_a_thread(body: bytes, names: str) -> None:
+    asked: list[int] = []
+
+    def stop_at_third() -> bool:
+        asked.append(1)
+        return len(asked) < 3
+
+    one, other = collecting(body, names), collecting(body, names)
+    assert one.finish_within(1 << 16, stop_at_third) is None
+    assert len(asked) == 3
+    quick = other.finish_within(1 << 16, lambda: True)
+    for found in (one.finish(), quick if quick is not None else other.finish()):
+        assert decode_content(b"".join(piece.data for piece in found), names) == REDACTOR.redact_body(body, None)[0]
+        assert [piece.at for piece in found] == [0, 1, 2]
+
+
+@pytest.mark.parametrize("names", ["", "gzip"])
+def test_what_a_search_holds_back_is_left_to_a_thread(names: str) -> None:
+    """In a stream, a message without an end is searched when it ends: then nothing could stop it."""
+    body = collecting(b"data: " + SLOW, names, "text/event-stream")
+    asked: list[int] = []
+
+    def note_ask() -> bool:
+        asked.append(1)
+        return True
+
+    assert body.finish_within(1 << 16, note_ask) is None
+    assert len(asked) < 6
+
+
+@pytest.mark.parametrize("body", [SLOW, gzip.compress(SLOW)[:-20] + bytes(20), gzip.compress(SLOW) + b"surplus"])
+def test_a_body_that_is_not_what_it_says_is_left_to_a_thread(body: bytes) -> None:
+    damaged = REDACTOR.new_body_redactor(None, "gzip")
+    damaged.feed(body, 0)
+    assert damaged.finish_within(1 << 16, lambda: True) is None
+    assert TOKEN not in b"".join(piece.data for piece in damaged.finish())
 
 
 def frame(payload: bytes) -> bytes:

@@ -104,7 +104,7 @@ class StreamedBody[P: StreamedPiece]:
         self._slices += self._text.feed(b"", last=True)
         return [*self._release(self._end), *self._add_counts(self._behind.finish())]
 
-    def finish_within(self, limit: int) -> list[P] | None:  # noqa: ARG002 - nothing is decoded
+    def finish_within(self, limit: int, may_continue: Callable[[], bool]) -> list[P] | None:  # noqa: ARG002 - the end is short
         return self.finish()
 
     def _release(self, decided_to: int) -> list[P]:

@@ -1,5 +1,6 @@
 """A streamed body that takes long to redact is redacted on the thread, with the same record, so that others need not wait."""
 
+import gzip
 import threading
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future
@@ -7,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from calls.codec.encoding import decode_content
 from calls.model import Chunk, Headers
 from calls.redaction.body import Piece
 from calls.redaction.streams.streamed_body import StreamedBody
@@ -156,6 +158,27 @@ async def test_a_fault_on_the_thread_lets_no_unredacted_byte_through(
     assert (exchange.outcome, exchange.is_truncated) == ("completed", True)
     assert b"token=" not in at.raw()
     assert "could not be redacted" in at.gaps()[0].reason
+
+
+@pytest.mark.parametrize("encoding", [None, "gzip"])
+async def test_a_small_whole_body_that_is_slow_is_redacted_on_the_thread(directory: Path, encoding: str | None) -> None:
+    """Its 24 KB would take a quarter of a second, in which all other connections wait."""
+    body = 3 * SLOW
+    sent = gzip.compress(body) if encoding else body
+    headers = (*TEXT, ("Content-Encoding", encoding)) if encoding else TEXT
+    with open_recorder(directory) as at:
+        one = at.begin(headers=headers, buffers_request=True)
+        one.record_request(sent, 1)
+        assert not one.is_recorded_now()
+        assert await one.wait_until_recorded()
+        one.record_response(2, 200, "OK", "HTTP/1.1", headers, sent, completes_exchange=True)
+        assert not one.is_recorded_now()
+        assert await one.wait_until_recorded()
+    (exchange,) = at.exchanges().values()
+    assert exchange.response is not None
+    for message in (exchange.request, exchange.response):
+        data = decode_content(message.body.data, encoding)
+        assert (len(data), TOKEN in data, message.body.truncated) == (len(body), False, False)
 
 
 @pytest.mark.timeout(20)
