@@ -15,7 +15,8 @@ MOST_VALUES: Final = 100_000
 _MODEL_INPUT: Final = ("input", "inputs", "prompt", "inputText", "question", "query")
 """Members of a request in which APIs without messages have what the user wrote."""
 
-_RESULT_TYPES: Final = frozenset(("tool_result", "function_call_output", "tool", "custom_tool_call_output"))
+# Not a set: a member of a body may be a value that has no hash.
+_RESULT_TYPES: Final = ("tool_result", "function_call_output", "tool", "custom_tool_call_output")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

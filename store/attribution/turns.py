@@ -8,7 +8,7 @@ import hashlib
 from collections.abc import Iterator, Mapping
 from typing import Final, NamedTuple
 
-from calls.codec.lenient_json import as_array, as_object, as_text_or_none
+from calls.codec.lenient_json import as_array, as_object, as_text, as_text_or_none
 from calls.model import Call, Json
 
 MIN_TURN_LENGTH: Final = 20
@@ -36,7 +36,7 @@ def read_turns(request: Json) -> Iterator[Turn]:
         if isinstance(value, str):
             yield Turn(True, value[:MAX_MESSAGE_LENGTH])
         for message in reversed(as_array(value)):
-            role = as_object(message).get("role")
+            role = as_text(as_object(message).get("role"))
             if role in _USER_ROLES or role in _MODEL_ROLES:
                 yield Turn(role in _USER_ROLES, _message_text(message))
 

@@ -24,7 +24,8 @@ _PROMPT_MEMBERS: Final = frozenset(
 _NESTED: Final = ("content", "parts", "tools", "functionDeclarations", "function_declarations")
 """Members of a part whose elements are parts of their own."""
 
-_TEXT_TYPES: Final = frozenset((None, "text", "input_text", "output_text"))
+# Not a set: a member of a body may be a value that has no hash.
+_TEXT_TYPES: Final = (None, "text", "input_text", "output_text")
 _CACHE_MARKERS: Final = frozenset(("cache_control", "cachePoint"))
 
 DATA_WEIGHT: Final = 4000

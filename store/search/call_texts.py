@@ -3,6 +3,7 @@
 The members of a request are told by their names, which are much the same in all APIs, so that a dialect needs no rules of its own.
 """
 
+import logging
 import re
 from collections.abc import Collection, Mapping
 from functools import lru_cache
@@ -12,9 +13,11 @@ import msgspec
 
 from calls.codec.json import InvalidJson, parse_json
 from calls.codec.json import dumps as dump_json
-from calls.codec.lenient_json import as_object
+from calls.codec.lenient_json import as_object, as_text
 from calls.model import Call, Json
 from store.large.summary import CallSummary
+
+log = logging.getLogger(__name__)
 
 type Role = Literal["prompt", "answer", "arguments", "result"]
 
@@ -64,6 +67,15 @@ class CallText(NamedTuple):
 
 def call_texts(call: Call, known_places: Collection[Place] = ()) -> list[CallText]:
     """Return the texts of a call, each once. Those at `known_places` of its request may be missing."""
+    try:
+        return collect_texts(call, known_places)
+    except Exception:  # a bug that one call shows must keep no other from being stored or found
+        log.exception("the texts of a %s call could not be collected; search does not find it", call.dialect)
+        return []
+
+
+def collect_texts(call: Call, known_places: Collection[Place] = ()) -> list[CallText]:
+    """Return the same, without a guard against bugs of this module."""
     found = dict.fromkeys([text for text in _all_texts(call, known_places) if _WORD.search(text.text)])
     texts: list[CallText] = []
     size = 0
@@ -186,7 +198,8 @@ _parsed_arguments_text: Final = lru_cache(MOST_REMEMBERED)(_uniform_arguments)
 
 
 def _role_of(value: Mapping[str, Json], role: Role) -> Role:
-    kind, speaker = value.get("type"), value.get("role")
+    # A schema may have a property of this name, whose value is a schema.
+    kind, speaker = as_text(value.get("type")), as_text(value.get("role"))
     if kind in _RESULT_TYPES or speaker in ("tool", "function", "TOOL"):
         return "result"
     if kind in _ARGUMENT_TYPES:

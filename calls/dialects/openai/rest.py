@@ -60,7 +60,8 @@ _ONLY_HERE: Final = (
 _ANY: Final = re.compile(r"(?:.*/)?(?:v1|openai)/(?P<rest>.+)")
 _AN_ID: Final = re.compile(r".*[\d:].*|(?![a-z]+(?:_[a-z]+)+$).{25,}")
 _PICTURE: Final = ("b64_json", "url", "revised_prompt")
-_UNDONE: Final = frozenset(("queued", "in_progress", "pending", "PROCESSING"))
+# Not a set: a member of a body may be a value that has no hash.
+_UNDONE: Final = ("queued", "in_progress", "pending", "PROCESSING")
 
 
 def claim(method: str, host: str, path: str, _headers: Headers) -> Claim | None:
