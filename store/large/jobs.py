@@ -50,8 +50,8 @@ class StoringJob(msgspec.Struct, frozen=True, kw_only=True):
 
     file: str
     source: str
-    is_cut_off: bool = False
-    """Whether the proxy worker died before the exchange ended."""
+    is_cut_off: bool | None = False
+    """Whether the proxy worker died before the exchange ended. None: it did if the file does not end with its end."""
 
     underived: str | None = None
     """Why no call is to be derived, if an earlier attempt failed; the evidence is stored anyway."""

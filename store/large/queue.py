@@ -1,11 +1,13 @@
 """Store large exchanges one after another, concurrently with the drain, so that they do not delay other exchanges.
 
 If no call can be derived within the limits, the evidence is stored with a call that has the reason. If the exchange cannot be
-stored either, a gap has the reason, and the file of its events is moved to `damaged/`.
+stored either, a gap has the reason, and the file of its events is moved to `damaged/`. What is there is tried once again by each
+store server that starts, because memory or a limit may have been what was missing.
 """
 
 import asyncio
 import logging
+import os
 from collections import deque
 from collections.abc import Awaitable, Callable
 from pathlib import Path
@@ -20,6 +22,9 @@ from store.ingest.open_exchange_files import read_request_event
 from store.large.jobs import HelperJob, Reply, StoringJob
 
 log = logging.getLogger(__name__)
+
+MAX_KEPT_FILES: Final = 100
+"""Exchanges that were set aside and are tried again after a start. Each may take minutes."""
 
 RETRY_PAUSES: Final = (0.2, 5.0)
 """Seconds between two attempts while Postgres is unavailable: at first, and at most."""
@@ -60,8 +65,6 @@ class LargeQueue:
         self.underived_count = 0
         """How many were stored without a derived call."""
 
-        """How many could not be stored."""
-
         self.trouble: str | None = None
         """Why none can be stored at present."""
 
@@ -75,13 +78,17 @@ class LargeQueue:
 
     async def run(self) -> None:
         """Store the exchanges that are added, until cancelled."""
+        kept_files = deque(await asyncio.to_thread(_kept_files, self._damaged))
         try:
             while True:
-                await self._has_more.wait()
+                if not kept_files:
+                    await self._has_more.wait()
                 while self._waiting:
                     if await self._try_store(self._waiting[0]):
                         self._waiting.popleft()
                 self._has_more.clear()
+                if kept_files:
+                    await self._store_kept_file(kept_files.popleft())
         finally:
             await self._runner.close()
 
@@ -95,20 +102,40 @@ class LargeQueue:
             return False
         return True
 
+    async def _store_kept_file(self, file: Path) -> None:
+        """Store an exchange that an earlier store server could not store; leave its file if this one cannot either."""
+        reply = await self._run_with_fallback(
+            file.stem, StoringJob(file=str(file), source=f"{self._damaged.name}/{file.name}", is_cut_off=None)
+        )
+        if reply.failed:
+            log.warning("%s cannot be stored yet: %s; it is tried again at the next start", file, reply.failed)
+            return
+        log.info("the large exchange %s, which could not be stored before, is stored", file.stem)
+        try:
+            await asyncio.to_thread(file.unlink, missing_ok=True)
+        except OSError as error:
+            log.warning("%s is stored and cannot be deleted: %s", file, error)
+        self._on_stored()
+
     async def _store(self, queued: _QueuedExchange) -> None:
         drain, exchange = queued
         job = StoringJob(file=str(exchange.file), source=exchange.source, is_cut_off=exchange.is_cut_off)
-        reply = await self._run_when_available(job)
-        if reply.failed:
-            log.warning("no call is derived from the large exchange %s: %s", exchange.id, reply.failed)
-            self.underived_count += 1
-            reason = f"no call was derived from this exchange: {reply.failed}; its evidence is complete"
-            reply = await self._run_when_available(msgspec.structs.replace(job, underived=reason))
+        reply = await self._run_with_fallback(exchange.id, job)
         if reply.failed:
             await self._give_up(drain, exchange, reply.failed)
         else:
             drain.mark_large_stored(exchange.id)
         self._on_stored()
+
+    async def _run_with_fallback(self, name: str, job: StoringJob) -> Reply:
+        """Run a job, and if it fails once more without deriving a call."""
+        reply = await self._run_when_available(job)
+        if not reply.failed:
+            return reply
+        log.warning("no call is derived from the large exchange %s: %s", name, reply.failed)
+        self.underived_count += 1
+        reason = f"no call was derived from this exchange: {reply.failed}; its evidence is complete"
+        return await self._run_when_available(msgspec.structs.replace(job, underived=reason))
 
     async def _run_when_available(self, job: StoringJob) -> Reply:
         """Run a job, again while Postgres is unavailable."""
@@ -126,9 +153,8 @@ class LargeQueue:
         head = await asyncio.to_thread(_read_request_event, exchange.file)
         run, at = (head.run, head.started_at) if head else ("unknown", 0)
         kept_file = self._damaged / exchange.file.name
-        gap = Gap(
-            run, at, f"the exchange could not be stored: {reason}; its events are kept in {kept_file}", exchange.id
-        )
+        said = f"the exchange could not be stored: {reason}; its events are kept in {kept_file}"
+        gap = Gap(run, at, f"{said}, from which the next start of the store server tries again", exchange.id)
         while not await self._try_write_gap(gap):  # noqa: ASYNC110 - Postgres sends no event when it is available again
             await asyncio.sleep(RETRY_PAUSES[1])
         await asyncio.to_thread(drain.set_aside, exchange.id, self._damaged)
@@ -148,3 +174,13 @@ def _read_request_event(file: Path) -> RequestStarted | None:
         return read_request_event(file)
     except (OSError, msgspec.DecodeError):
         return None
+
+
+def _kept_files(damaged: Path) -> list[Path]:
+    """Return the files of exchanges that were set aside, the newest first."""
+    try:
+        found = [one for one in os.scandir(damaged) if one.name.endswith(".parked") and one.is_file()]
+        found.sort(key=lambda one: one.stat().st_mtime, reverse=True)
+    except OSError:
+        return []
+    return [Path(one.path) for one in found[:MAX_KEPT_FILES]]

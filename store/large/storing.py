@@ -3,7 +3,7 @@
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-from calls.events import Gap
+from calls.events import ExchangeClosed, Gap
 from calls.exchange_builder import ExchangeBuilder
 from calls.keys.profile import Profiles
 from calls.model import Call, Exchange
@@ -64,13 +64,14 @@ class LargeStore:
 
 def _build_exchange(job: StoringJob) -> tuple[Exchange | None, list[Gap]]:
     fold = ExchangeBuilder()
+    record = None
     for record in read_events(Path(job.file)):
         fold.feed(record)
     if not fold.has_begun:
         return None, []
     exchange = fold.build()
     gaps = exchange_gaps(exchange, fold)
-    if job.is_cut_off:
+    if job.is_cut_off or (job.is_cut_off is None and not isinstance(record, ExchangeClosed)):
         gaps.append(Gap(exchange.run, last_data_at(exchange), WORKER_DIED, exchange.id))
     return exchange, gaps
 

@@ -199,6 +199,38 @@ async def test_what_cannot_be_stored_is_a_gap_and_its_events_are_kept(tmp_path: 
         assert (tmp_path / "damaged" / f"{sent.id}.parked").stat().st_size > len(LONG)
 
 
+async def test_the_next_store_server_stores_what_could_not_be_stored(
+    tmp_path: Path, database: Database, database_url: str
+) -> None:
+    class Failing:
+        async def run(self, job: HelperJob) -> Reply:
+            return Reply(failed="its helper process ended with signal 9")
+
+        async def close(self) -> None:
+            pass
+
+    spools, kept = tmp_path / "spool", tmp_path / "damaged"
+    sent, cut = exchange(1, LONG), exchange(2, LONG)
+    await write_spool(spools / "worker", [sent])
+    with Spool(spools / "killed") as spool:
+        taken = [spool.append(encode_records(event)) for event in list(exchange_events(cut))[:-1]]
+        await spool.wait_until_durable(taken[-1])
+    for large in (Failing(), Failing()):
+        store_server = Ingester(spools, BatchWriter(database), lambda one: derive_call(one, PROFILES), large=large)
+        async with running(store_server):
+            assert await store_server.wait_until_settled(60)
+            assert {one.name for one in kept.iterdir()} == {f"{sent.id}.parked", f"{cut.id}.parked"}
+    async with serving(spools, database, database_url) as (store_server, api, _):
+        async with asyncio.timeout(60):
+            while list(kept.iterdir()):  # noqa: ASYNC110 - another process stores them
+                await asyncio.sleep(0.02)
+        calls = (await api.get(f"/v1/runs/{RUN}/calls?settled=true")).json()["items"]
+        assert sorted(call["exchanges"][0] for call in calls) == sorted([sent.id, cut.id])
+        reasons = [gap.reason for gap in await Runs(database).gaps(RUN) if gap.exchange == cut.id]
+        assert WORKER_DIED in reasons
+        assert WORKER_DIED not in [gap.reason for gap in await Runs(database).gaps(RUN) if gap.exchange == sent.id]
+
+
 async def test_an_exchange_that_takes_long_holds_up_no_other(tmp_path: Path, database: Database) -> None:
     release = asyncio.Event()
 
