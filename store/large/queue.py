@@ -153,8 +153,8 @@ class LargeQueue:
         head = await asyncio.to_thread(_read_request_event, exchange.file)
         run, at = (head.run, head.started_at) if head else ("unknown", 0)
         kept_file = self._damaged / exchange.file.name
-        said = f"the exchange could not be stored: {reason}; its events are kept in {kept_file}"
-        gap = Gap(run, at, f"{said}, from which the next start of the store server tries again", exchange.id)
+        sentence = f"the exchange could not be stored: {reason}; its events are kept in {kept_file}"
+        gap = Gap(run, at, f"{sentence}, from which the next start of the store server tries again", exchange.id)
         while not await self._try_write_gap(gap):  # noqa: ASYNC110 - Postgres sends no event when it is available again
             await asyncio.sleep(RETRY_PAUSES[1])
         await asyncio.to_thread(drain.set_aside, exchange.id, self._damaged)
