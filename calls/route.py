@@ -1,4 +1,4 @@
-"""Find the provider, dialect and operation of a request by its head, and by its body for JSON-RPC."""
+"""Find the provider, dialect and operation of a request by its head, and by its body for protocols of any path."""
 
 import re
 from collections.abc import Callable, Iterator, Mapping
@@ -56,6 +56,7 @@ class _Claimants(msgspec.Struct, frozen=True, kw_only=True):
     """The headers by which dialects recognise requests: `Dialect.claim` is given no others."""
 
     json_rpc: "tuple[tuple[Dialect, Callable[..., Claim | None]], ...]"
+    bodies: "tuple[tuple[Dialect, bytes, Callable[[bytes], Claim | None]], ...]"
     by_host: "Mapping[str, Service]"
     by_pattern: "tuple[tuple[re.Pattern[str], Service], ...]"
 
@@ -68,6 +69,7 @@ def load_claimants() -> _Claimants:
         dialects=tuple(DIALECTS),
         headers=frozenset(name for dialect in DIALECTS for name in dialect.headers),
         json_rpc=tuple((dialect, dialect.claim_json_rpc) for dialect in DIALECTS if dialect.claim_json_rpc),
+        bodies=tuple((dialect, dialect.body_mark, dialect.claim_body) for dialect in DIALECTS if dialect.claim_body),
         by_host={host: service for service in services for host in service.hosts},
         by_pattern=tuple((re.compile(service.host_pattern), service) for service in services if service.host_pattern),
     )
@@ -78,18 +80,17 @@ _LONGEST_REMEMBERED: Final = 1024
 
 
 def find_route(method: str, host: str, path: str, headers: Headers = (), body: bytes = b"") -> Route:
-    """Find the route of a request by its head. The host can have a port; the body matters only for JSON-RPC."""
+    """Find the route of a request by its head. The host can have a port; the body matters for protocols that any path may have."""
     method, host = method.upper(), host.lower()
-    claimed = _claim_by_body(method, headers, body)
-    if claimed is None:
-        return _find_route_by_head(method, host, path, headers)
+    claimed = _claim_json_rpc(method, headers, body)
     # Of JSON-RPC of any kind, a service that is known by its head says more.
-    if (
-        claimed[0].name == "generic"
-        and (route := _find_route_by_head(method, host, path, headers)).operation != "request"
-    ):
+    if claimed is not None and claimed[0].name != "generic":
+        return _make_route(method, host, path, *claimed)
+    route = _find_route_by_head(method, host, path, headers)
+    if route.operation != "request" or route.dialect != "generic":
         return route
-    return _make_route(method, host, path, *claimed)
+    claimed = claimed or _claim_by_shape(method, body)
+    return route if claimed is None else _make_route(method, host, path, *claimed)
 
 
 def _find_route_by_head(method: str, host: str, path: str, headers: Headers) -> Route:
@@ -136,8 +137,8 @@ def _split_host(host: str) -> tuple[str, str]:
 def route_request(request: Request, frame: bytes | None = None) -> Route:
     """Find the route of a request. `frame` is the text of its body, an object, without the values of large members."""
     host, path, _ = split_url(request.url)
-    may_be_rpc = frame is None or jsonrpc.may_be_json_rpc(frame)
-    body = request.body.data if may_be_rpc else b""
+    may_be_claimed = frame is None or jsonrpc.may_be_json_rpc(frame) or _has_mark(frame)
+    body = request.body.data if may_be_claimed else b""
     return find_route(escape_surrogates(request.method), host, path, request.headers, body)
 
 
@@ -170,12 +171,24 @@ def _unescape(match: re.Match[str]) -> str:
     return character if plain else match[0].upper()
 
 
-def _claim_by_body(method: str, headers: Headers, body: bytes) -> "tuple[Dialect, Claim] | None":
+def _claim_json_rpc(method: str, headers: Headers, body: bytes) -> "tuple[Dialect, Claim] | None":
     """Find the claim on a JSON-RPC message, which can be sent to any path."""
     if method != "POST" or (called := jsonrpc.called_methods(body)) is None:
         return None
     claims = ((dialect, claim_json_rpc(headers, called)) for dialect, claim_json_rpc in load_claimants().json_rpc)
     return next(((dialect, claim) for dialect, claim in claims if claim), None)
+
+
+def _claim_by_shape(method: str, body: bytes) -> "tuple[Dialect, Claim] | None":
+    """Find the claim on a body that says what protocol it is of by its members."""
+    if method != "POST" or not body:
+        return None
+    claims = ((dialect, claim_body(body)) for dialect, mark, claim_body in load_claimants().bodies if mark in body)
+    return next(((dialect, claim) for dialect, claim in claims if claim), None)
+
+
+def _has_mark(frame: bytes) -> bool:
+    return any(mark in frame for _, mark, _ in load_claimants().bodies)
 
 
 def _first_claim(method: str, host: str, path: str, headers: Headers) -> "tuple[Dialect, Claim]":

@@ -47,6 +47,9 @@ class Tally(msgspec.Struct):
     """Answers given again because the policy allows it."""
 
     reframed: int = 0
+    ids_replaced: int = 0
+    """Answers in which ids that the client had drawn were replaced by those that it draws now."""
+
     drifted: int = 0
     drift: list[Json] = msgspec.field(default_factory=list)
     """`{call, pointers}` of the first `DRIFTS_LISTED` requests that drifted."""
@@ -158,6 +161,7 @@ def build_report(
         "unused_steps": unused_steps,
         "allow_unused": allow_unused,
         "interrupted": False,
+        **({"ids_replaced": tally.ids_replaced} if tally.ids_replaced else {}),
         **({"answered_by": list(tally.answered_by)} if tally.answered_by else {}),
     }
 
@@ -280,6 +284,8 @@ def _note_lines(report: Mapping[str, Any]) -> Iterator[str]:
         yield "          ambiguous: equal requests overlapped in the recording or were of other sessions, so their answers may be swapped"
     if report["reframed"]:
         yield f"          reframed: {report['reframed']} answers were requested as a stream but recorded whole, or the reverse"
+    if replaced := report.get("ids_replaced"):
+        yield f"          ids: {replaced} answers repeat ids that the client draws: they have the present ones in place of the recorded"
     yield from idle_override_lines(report)
     if report["drifted"]:
         counts = Counter(pointer for drift in report["drift"] for pointer in drift["pointers"])

@@ -29,6 +29,7 @@ from replay.misses.miss import Miss
 from replay.pacing import INSTANT
 from replay.recording import Recording
 from replay.reframing.adapt_answer import AdaptedAnswer, adapt_answer
+from replay.reframing.echoed_ids import answer_with_ids, request_with_ids
 from replay.reframing.id_pairs import KnownPairs
 from replay.reframing.resumed_streams import ResumedStreams
 from replay.replay_options import ReplayOptions
@@ -40,6 +41,9 @@ from replay.websocket.timeline import Break
 
 _UNPLAYED_CONSIDERED = 256
 """Maximum number of unplayed exchanges that are considered in the search for the nearest call."""
+
+_HEAVY_ANSWER = 64 << 10
+"""An answer with more bytes than this is searched for ids on a thread."""
 
 
 @dataclass(slots=True)
@@ -226,9 +230,21 @@ class Session:
         key = self._script.key_of(raw) or await self._request_key(incoming)
         names = self._script.index.request_names(incoming.request)
         match = self._script.take_next(key, raw, incoming.actor, names)
+        if match is None and (translated := self._with_recorded_ids(incoming)) is not None:
+            translated_raw = raw_digest(translated.request)
+            translated_key = self._script.key_of(translated_raw) or await self._request_key(translated)
+            match = self._script.take_next(translated_key, translated_raw, incoming.actor, names)
+            if match is not None:
+                return await self._answer_match(translated, match)
         return await (
             self._answer_unmatched(incoming, key, raw) if match is None else self._answer_match(incoming, match)
         )
+
+    def _with_recorded_ids(self, incoming: IncomingRequest) -> IncomingRequest | None:
+        """Return a request with the recorded ids in place of those that its client drew anew; None where it has none of them."""
+        then_of = self._known_pairs.echoed_then
+        request = request_with_ids(incoming.request, then_of) if then_of else None
+        return None if request is None else msgspec.structs.replace(incoming, request=request)
 
     @property
     def has_open_stream(self) -> bool:
@@ -319,7 +335,8 @@ class Session:
             exchange = await self._without_early_end(exchange)
         if match.is_exact and not _has_other_cookies(match, incoming.request):
             match = await self._closest_match.with_certainty(incoming, match)
-            return self._served_answer(incoming, match, AdaptedAnswer(exchange=exchange, is_strict_match=True))
+            fit = AdaptedAnswer(exchange=await self._with_present_ids(exchange), is_strict_match=True)
+            return self._served_answer(incoming, match, fit)
         return await self._adapted_answer(incoming, match, exchange)
 
     async def _without_early_end(self, exchange: Exchange) -> Exchange:
@@ -337,10 +354,25 @@ class Session:
             return self._miss_answer(incoming, explain.incomplete_miss(incoming, recorded, fit.misfit))
         match = await self._closest_match.with_certainty(incoming, match)
         self._known_pairs.note(fit.id_pairs)
+        self._known_pairs.note_echoes(fit.echoes)
+        fit = msgspec.structs.replace(fit, exchange=await self._with_present_ids(fit.exchange))
         if recorded.session:
             self._resumed_streams = self._resumed_streams or ResumedStreams()
             self._resumed_streams.note_request(recorded.exchange.request, incoming.request)
         return self._served_answer(incoming, match, fit)
+
+    async def _with_present_ids(self, exchange: Exchange) -> Exchange:
+        """Replace the recorded ids in an answer by those that the client drew anew, if it drew any."""
+        if not (now_of := self._known_pairs.echoed_now):
+            return exchange
+        size = exchange.response.body.size if exchange.response else 0
+        edited = (
+            await asyncio.to_thread(answer_with_ids, exchange, now_of)
+            if size > _HEAVY_ANSWER
+            else answer_with_ids(exchange, now_of)
+        )
+        self._tally.ids_replaced += edited is not exchange
+        return edited
 
     def _served_answer(self, incoming: IncomingRequest, match: ScriptMatch, fit: AdaptedAnswer) -> Answer | None:
         """Answer from the recording, unless the answer is edited or incomplete."""

@@ -129,6 +129,10 @@ class Dialect(msgspec.Struct, frozen=True, kw_only=True, eq=False):
     """The request headers that `claim` needs, in lower case: it is given no others."""
     claim_json_rpc: Callable[[Headers, tuple[str, ...]], Claim | None] | None = None
     """Claim a JSON-RPC request by all its headers and the methods that its body names. Only for dialects of JSON-RPC."""
+    claim_body: Callable[[bytes], Claim | None] | None = None
+    """Claim a POST by its body, if no dialect claims it by its head. Only for protocols that any path may have."""
+    body_mark: bytes = b""
+    """What every body has that `claim_body` claims: it is asked for no others."""
     precedence: int = 0
     """Dialects of a lower precedence are asked first, and those of one precedence never claim the same request.
 

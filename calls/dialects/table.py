@@ -10,7 +10,7 @@ the same request. Most have 0: they know their API by a path or a host of its ow
 5    a2a                JSON-RPC methods that MCP has too
 6    graphql            a path that any host may have
 7    searches           every path of search services
-8    vectors            paths that are not only a database's
+8    ag_ui, vectors     any path, by the body; paths that are not only a database's
 9    generic            everything
 
 Their modules are imported when the first of them is looked up: that takes a quarter of a proxy worker's start.

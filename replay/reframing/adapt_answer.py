@@ -16,6 +16,7 @@ from calls.keys.key import KeyResult, make_key
 from calls.keys.profile import Profiles
 from calls.model import Call, Exchange, Json, Request, Response, header
 from replay.reframing import readdress, reframe
+from replay.reframing.echoed_ids import echo_pairs
 from replay.reframing.id_pairs import KnownPairs, Pairs, pair_ids
 from replay.script import RecordedExchange
 
@@ -31,6 +32,9 @@ class AdaptedAnswer(msgspec.Struct, kw_only=True):  # not frozen: see replay/ans
     is_reframed: bool = False
     id_pairs: Pairs = ()
     """The ids that count by their first occurrence only."""
+
+    echoes: Pairs = ()
+    """The ids that the client drew anew, which answers may repeat."""
 
     misfit: str | None = None
     """Why the answer cannot be given in the requested form."""
@@ -48,6 +52,7 @@ def adapt_answer(recorded: Exchange, now: Request, profiles: Profiles) -> Adapte
         drift=tuple(places),
         is_strict_match=is_strict_match,
         id_pairs=pair_ids(then_key, now_key),
+        echoes=() if is_strict_match else echo_pairs(then_key, now_key),
     )
 
 
@@ -93,10 +98,12 @@ def is_decided_by_ids(
     """Whether the ids of a request say that this recorded exchange is meant and none of the others with the same key."""
     now_key = make_key(now, profiles)
     pairs = pair_ids(make_key(recorded.exchange.request, profiles), now_key)
-    if not pairs or known.distance(pairs):
+    distance = known.distance(pairs)
+    if not pairs or (distance and not (distance == 1 and known.has_noted(pairs))):
         return False
     others = (pair_ids(make_key(rival.exchange.request, profiles), now_key) for rival in rivals)
-    return all(known.distance(other) for other in others)
+    # One with a noted id and a new one, such as that of a message, may be this one; it is, if it can be none of the others.
+    return all(known.distance(other) > distance for other in others)
 
 
 _CONDITIONS: Final = {

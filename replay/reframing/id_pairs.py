@@ -7,7 +7,7 @@ the same conversation.
 """
 
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Container, Iterable, Iterator
 from typing import Final
 
 from calls.codec.body import query_pairs
@@ -43,13 +43,18 @@ def _left_out_ids(key: KeyResult) -> Iterator[tuple[str, str]]:
             yield from ((f"/path/{n}", part) for n, part in enumerate(parts) if key_parts[n] == "*")
     yield from _head_ids(key.sent_request.headers)
     for at, rule in key.notes.left_out:
-        if rule != "identity":
-            continue
-        if at[0] == "/query":
+        if rule == "identity" and at[0] == "/query":
             query = dict(query_pairs(split_url(key.sent_request.url)[2]))
             yield from _named_texts("/query", str(at[1]), query.get(str(at[1])))
-        elif (steps := _body_steps(at)) is not None:
-            yield from _named_texts("/body", "/".join(map(str, steps)), _value_at(key.request_body, steps))
+    for place, value in left_out_values(key, ("identity",)):
+        yield from _named_texts("/body", place, value)
+
+
+def left_out_values(key: KeyResult, rules: Container[str]) -> Iterator[tuple[str, Json]]:
+    """The values of the fields of the body that these rules left out, by their places."""
+    for at, rule in key.notes.left_out:
+        if rule in rules and (steps := _body_steps(at)) is not None:
+            yield "/".join(map(str, steps)), _value_at(key.request_body, steps)
 
 
 def _head_ids(headers: Headers) -> Iterator[tuple[str, str]]:
@@ -102,12 +107,28 @@ class KnownPairs:
     def __init__(self) -> None:
         self._now_of: dict[str, str] = {}
         self._then_of: dict[str, str] = {}
+        self.echoed_now: dict[str, str] = {}
+        """The present ids that stand for recorded ones in answers (`echoed_ids`)."""
+        self.echoed_then: dict[str, str] = {}
+        """The recorded ids, by the present ones."""
+
+    def note_echoes(self, pairs: Pairs) -> None:
+        """Note the ids that the client of an answered request drew anew."""
+        for then, now in pairs if len(self.echoed_now) < _MOST_IDS else ():
+            # An id that came with a recorded answer is no new one.
+            if now not in self.echoed_now and then not in self.echoed_then:
+                self.echoed_now.setdefault(then, now)
+                self.echoed_then.setdefault(now, then)
 
     def note(self, pairs: Pairs) -> None:
         """Note the ids of a request that was answered."""
         for then, now in pairs if len(self._then_of) < _MOST_IDS else ():
             self._now_of.setdefault(then, now)
             self._then_of.setdefault(now, then)
+
+    def has_noted(self, pairs: Pairs) -> bool:
+        """Return whether any of these ids stood for one another before."""
+        return any(self._then_of.get(now) == then for then, now in pairs)
 
     def distance(self, pairs: Pairs) -> int:
         """Return 0 if the ids stand for one another, 1 if they may, and 2 if one stands for another id."""

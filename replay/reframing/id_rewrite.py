@@ -25,7 +25,9 @@ def _rewrite_value(value: Json, names: Mapping[str, str]) -> Json:
     match value:
         case dict():
             return {
-                name: names.get(item, item) if isinstance(item, str) and _is_id(name) else _rewrite_value(item, names)
+                name: names.get(item, item)
+                if isinstance(item, str) and is_id_name(name)
+                else _rewrite_value(item, names)
                 for name, item in value.items()
             }
         case list():
@@ -39,7 +41,9 @@ def remove_ids(value: Json) -> Json:
     match value:
         case dict():
             return {
-                name: remove_ids(item) for name, item in value.items() if not _is_id(name) and not name.endswith("_at")
+                name: remove_ids(item)
+                for name, item in value.items()
+                if not is_id_name(name) and not name.endswith("_at")
             }
         case list():
             return [remove_ids(item) for item in value]
@@ -47,5 +51,6 @@ def remove_ids(value: Json) -> Json:
             return value
 
 
-def _is_id(name: str) -> bool:
+def is_id_name(name: str) -> bool:
+    """Return whether a member is named like an id."""
     return name == "id" or name.endswith(("_id", "Id"))

@@ -408,5 +408,5 @@ def test_a_websocket_is_recognised_by_the_head_that_opens_it(host: str, path: st
 
 def test_each_dialect_claims_a_request_in_one_of_these_tables() -> None:
     by_head = {row[4] for row in ROUTES} | {row[3] for row in LESS_COMMON} | {row[2] for row in WEBSOCKETS}
-    # MCP is recognised by the body of its requests.
-    assert {dialect.name for dialect in DIALECTS} - by_head == {"mcp"}, "add a request to ROUTES"
+    # These are recognised by the body of their requests.
+    assert {dialect.name for dialect in DIALECTS} - by_head == {"ag_ui", "mcp"}, "add a request to ROUTES"

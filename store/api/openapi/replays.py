@@ -47,6 +47,9 @@ class ReplayReportSchema(TypedDict):
     again: Count
     reframed: Count
     drifted: Count
+    ids_replaced: NotRequired[Count]
+    """Answers in which ids that the client draws were replaced by the present ones."""
+
     allowed: NotRequired[Count]
     refused: NotRequired[Count]
     refusals: NotRequired[list[dict[str, Any]]]

@@ -1,0 +1,159 @@
+"""Ids that a client draws anew in each run, and that answers repeat."""
+
+import gzip
+import json
+from itertools import pairwise
+from typing import Any
+from uuid import UUID
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from calls.codec.json import dumps
+from calls.model import Body, Chunk, Headers, Request, Response
+from calls.route import route_request
+from replay.reframing.echoed_ids import answer_with_ids
+from tests.replay.sessions import answer_request, miss_request, session_of
+from tests.replay.strategies import exchange, ok, post
+
+AGENT = "https://shop.example.com/agent"
+RUNS = "https://agents.example.com/runs"
+
+
+def uid(number: int) -> str:
+    return str(UUID(int=number << 64 | number))
+
+
+THEN, NOW = uid(1), "thread_" + "9" * 20
+
+
+def body_with_ids(data: bytes, *sizes: int, headers: Headers = (("content-type", "text/event-stream"),)) -> Body:
+    ends = [0, *sizes, len(data)]
+    chunks = tuple(Chunk(number, start, end - start) for number, (start, end) in enumerate(pairwise(ends)))
+    response = Response(status=200, headers=headers, body=Body(data=data, chunks=chunks, size=len(data)))
+    made = answer_with_ids(exchange(post(AGENT, b"{}"), response), {THEN: NOW}).response
+    assert made is not None
+    return made.body
+
+
+EVENT = dumps({"threadId": THEN, "text": f"of {THEN}", "name": THEN, "deep": [{"thread_id": THEN, "id": uid(2)}]})
+
+
+def test_only_members_that_are_named_like_ids_have_the_present_one() -> None:
+    document = json.loads(body_with_ids(EVENT).data)
+    assert document == json.loads(EVENT) | {"threadId": NOW, "deep": [{"thread_id": NOW, "id": uid(2)}]}
+
+
+def test_all_other_bytes_stay_as_they_are() -> None:
+    data = b'{"a" :1,\n "threadId" :  "%s" , "b":"\\u00fc"}' % THEN.encode()
+    assert body_with_ids(data).data == data.replace(THEN.encode(), NOW.encode())
+    assert body_with_ids(b"\xff\xfe" + data).data == b"\xff\xfe" + data.replace(THEN.encode(), NOW.encode())
+
+
+@given(st.lists(st.integers(0, len(EVENT) * 2), max_size=5).map(sorted))
+def test_an_answer_stays_divided_where_it_was(sizes: list[int]) -> None:
+    body = body_with_ids(EVENT * 2, *sizes)
+    assert b"".join(body.data[one.offset : one.offset + one.size] for one in body.chunks) == body.data
+    assert body.data == body_with_ids(EVENT * 2).data
+    assert body.size == len(body.data)
+    # A cut between two events is one between the edited ones.
+    if len(EVENT) in sizes:
+        assert len(body_with_ids(EVENT).data) in {one.offset for one in body.chunks}
+
+
+def test_a_compressed_answer_is_given_decompressed() -> None:
+    headers = (("content-encoding", "gzip"), ("content-length", "1"))
+    made = answer_with_ids(exchange(post(AGENT, b"{}"), ok(gzip.compress(EVENT), headers=headers)), {THEN: NOW})
+    assert made.response is not None
+    assert made.response.body.data == body_with_ids(EVENT).data
+    assert made.response.headers == (("content-length", str(len(made.response.body.data))),)
+
+
+def test_an_answer_without_the_ids_is_the_same_object() -> None:
+    recorded = exchange(post(AGENT, b"{}"), ok(EVENT))
+    assert answer_with_ids(recorded, {uid(3): NOW}) is recorded
+
+
+def agent_input(thread: int, run: int, *texts: tuple[int, str]) -> dict[str, Any]:
+    messages = [{"id": uid(number), "role": "user", "content": text} for number, text in texts]
+    ids = {"threadId": uid(thread), "runId": uid(run)}
+    return {**ids, "state": {}, "messages": messages, "tools": [], "context": [], "forwardedProps": {}}
+
+
+def ag_ui(*made: Any) -> Request:
+    return post(AGENT, dumps(agent_input(*made)))
+
+
+def events(thread: int, run: int, text: str) -> Response:
+    ids = {"threadId": uid(thread), "runId": uid(run)}
+    sent = [{"type": "RUN_STARTED", **ids}, {"type": "TEXT_MESSAGE_CHUNK", "messageId": "m", "delta": text}]
+    sent.append({"type": "RUN_FINISHED", **ids})
+    data = b"".join(b"data: " + dumps(one) + b"\n\n" for one in sent)
+    return ok(data, headers=(("content-type", "text/event-stream"),))
+
+
+async def test_a_front_end_gets_the_answers_of_its_own_threads_with_its_own_ids() -> None:
+    """Both threads say the same; the first one that speaks again is the second one that spoke."""
+    recorded = [
+        exchange(ag_ui(one, 10 + one, (20 + one, "go")), events(one, 10 + one, f"first of {one}"), number=one)
+        for one in (1, 2)
+    ]
+    recorded += [
+        exchange(
+            ag_ui(one, 30 + one, (20 + one, "go"), (40 + one, "on")),
+            events(one, 30 + one, f"then {one}"),
+            number=2 + one,
+        )
+        for one in (1, 2)
+    ]
+    session = session_of(*recorded)
+    for one in (1, 2):
+        answer = await answer_request(session, ag_ui(100 + one, 110 + one, (120 + one, "go")))
+        assert answer.body == events(100 + one, 110 + one, f"first of {one}").body.data
+    for one in (2, 1):
+        asked = ag_ui(100 + one, 130 + one, (120 + one, "go"), (140 + one, "on"))
+        assert (await answer_request(session, asked)).body == events(100 + one, 130 + one, f"then {one}").body.data
+    report = session.report()
+    assert (report["verdict"], report["ambiguous"], report["drift"]) == ("right", 0, [])
+    assert report["ids_replaced"] == 4
+
+
+async def test_a_text_that_differs_is_a_miss_that_names_it_and_no_id() -> None:
+    session = session_of(exchange(ag_ui(1, 2, (3, "go")), events(1, 2, "x")))
+    miss = await miss_request(session, ag_ui(4, 5, (6, "stop")))
+    assert 'it differs at /body/messages/0/content (recorded "go", now "stop").' in miss["detail"]
+
+
+async def test_a_request_that_names_what_its_client_drew_is_found_by_the_recorded_id() -> None:
+    def create(session: int) -> Request:
+        return post(RUNS, dumps({"agent_name": "echo", "session_id": uid(session), "input": []}))
+
+    def look(session: int) -> Request:
+        return Request(method="GET", url=f"https://agents.example.com/sessions/{uid(session)}")
+
+    session = session_of(
+        exchange(create(1), ok(dumps({"run_id": uid(5), "session_id": uid(1)})), number=1),
+        exchange(look(1), ok(dumps({"id": uid(1), "history": [uid(1)]})), number=2),
+    )
+    assert json.loads((await answer_request(session, create(9))).body) == {"run_id": uid(5), "session_id": uid(9)}
+    assert json.loads((await answer_request(session, look(9))).body) == {"id": uid(9), "history": [uid(1)]}
+    assert session.report()["verdict"] == "right"
+
+
+@pytest.mark.parametrize(
+    ("change", "dialect"),
+    [
+        ({}, "ag_ui"),
+        ({"jsonrpc": "2.0", "method": "tickets/list", "id": 1}, "generic"),
+        ({"context": None}, "ag_ui"),
+    ],
+)
+def test_an_agents_input_is_recognised_at_any_path(change: dict[str, Any], dialect: str) -> None:
+    assert route_request(post(AGENT, dumps(agent_input(1, 2) | change))).dialect == dialect
+
+
+@pytest.mark.parametrize("missing", ["threadId", "runId", "messages", "tools", "context"])
+def test_another_object_with_a_thread_is_none(missing: str) -> None:
+    body = {name: value for name, value in agent_input(1, 2).items() if name != missing}
+    assert route_request(post(AGENT, dumps(body))).dialect == "generic"
