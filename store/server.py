@@ -323,8 +323,7 @@ def _bind_api_socket(config: StoreServerConfig) -> Iterator[socket.socket]:
             yield passed
         return
     family = socket.AF_INET6 if ":" in config.listen else socket.AF_INET
-    # With its protocol: without, asyncio does not switch off Nagle's algorithm, and each further response on a connection waits 40 ms.
-    with socket.socket(family, socket.SOCK_STREAM, socket.IPPROTO_TCP) as api_socket:
+    with socket.socket(family, socket.SOCK_STREAM) as api_socket:
         api_socket.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         if sys.platform != "linux":
             # The command that starts us reserves the port; only Linux lets a socket without this option listen there.

@@ -42,8 +42,7 @@ def reserve_store_server(data: DataDir, host: str, port: int) -> Iterator[Reserv
         stack.callback(os.close, lock)
         # It is of one that was killed.
         data.withdraw("store")
-        # With its protocol, as in `store.server`.
-        listener = stack.enter_context(socket.socket(socket.AF_INET, socket.SOCK_STREAM, socket.IPPROTO_TCP))
+        listener = stack.enter_context(socket.socket(socket.AF_INET, socket.SOCK_STREAM))
         listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         if sys.platform != "linux":
             # As in `store.server`: the port is reserved.

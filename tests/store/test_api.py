@@ -10,6 +10,7 @@ import pytest
 from calls.redaction.redactor import Redactor
 from store.bundle.bundle import load_bundle
 from store.database.connection import Database
+from store.erasure import disk_traces
 from store.query.call_reader import CallReader
 from tests.store.running_store import EXAMPLE, RUN, import_bundle, is_problem, open_store
 
@@ -180,6 +181,8 @@ async def test_a_run_deleted_while_it_is_read_is_not_found(
         monkeypatch.undo()
         await import_bundle(running_store)
         monkeypatch.setattr(CallReader, "_needed_parts", between)
+        # To remove what is left in the files, the deletion waits for each table that the answer still reads.
+        monkeypatch.setattr(disk_traces, "LOCK_TIMEOUT", "20ms")
         assert (await running_store.api.get(f"/v1/exchanges/{call}/response")).status_code == 200
 
 

@@ -112,3 +112,20 @@ def test_the_limit_leaves_files_for_everything_else(monkeypatch: pytest.MonkeyPa
     for files, expected in ((1024, 384), (400, 100), (64, 16), (20_000, 4096), (-1, 4096)):
         monkeypatch.setattr("resource.getrlimit", lambda _, files=files: (files, files))
         assert connections.connection_limit() == expected
+
+
+async def test_an_answer_in_two_pieces_does_not_wait_for_an_acknowledgement(
+    tmp_path: Path, database: Database, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whoever makes the listener names no protocol, so asyncio does not switch off Nagle's algorithm."""
+    delays: list[int] = []
+    accept = connections.ApiConnection.connection_made
+
+    def note_delay(self: connections.ApiConnection, transport: asyncio.Transport) -> None:
+        delays.append(transport.get_extra_info("socket").getsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY))
+        accept(self, transport)
+
+    monkeypatch.setattr(connections.ApiConnection, "connection_made", note_delay)
+    async with open_store(tmp_path / "spool", database, follows=False) as running_store:
+        assert (await running_store.api.get("/healthz")).status_code == 200
+    assert delays == [1]
