@@ -181,8 +181,8 @@ async def test_a_run_deleted_while_it_is_read_is_not_found(
         monkeypatch.undo()
         await import_bundle(running_store)
         monkeypatch.setattr(CallReader, "_needed_parts", between)
-        # To remove what is left in the files, the deletion waits for each table that the answer still reads.
-        monkeypatch.setattr(disk_traces, "LOCK_TIMEOUT", "20ms")
+        # Before the deletion removes what is left in the files it waits for older transactions: here, for that of the answer.
+        monkeypatch.setattr(disk_traces, "SNAPSHOT_TRIES", 1)
         assert (await running_store.api.get(f"/v1/exchanges/{call}/response")).status_code == 200
 
 
