@@ -284,6 +284,7 @@ class HeldBody(_CollectedBody):
             edits = self._declared.find_edits(b"".join(data for _, data in opened), self._key)
         body = create_plain_redactor(self._table, self._key, self._essence)
         found, start, undecided = len(edits), 0, 0
+        is_quick = self._table.is_clean(b"".join(data for _, data in opened))
         for at, data in opened:
             edited = apply_edits(data, start, overlapping_edits(edits, start, len(data)))
             start += len(data)
@@ -291,7 +292,7 @@ class HeldBody(_CollectedBody):
                 pieces = body.feed(part, at)
                 found += sum(piece.redactions for piece in pieces)
                 undecided += len(part) - sum(piece.size for piece in pieces)
-                if undecided > _MOST_UNDECIDED or not may_continue():
+                if (undecided > _MOST_UNDECIDED and not is_quick) or not may_continue():
                     return None
         return found + sum(piece.redactions for piece in body.finish())
 

@@ -158,7 +158,11 @@ class MessageRecording:
     def _is_better_on_thread(self, size: int) -> bool:
         if self._is_whole or self._body.is_heavy:
             return False
-        return self.thread_bytes > 0 or self._speed.is_too_slow_for(size)
+        if self.thread_bytes > 0:
+            return True
+        # What is held back is searched together with the piece that decides it.
+        held = self._body.waiting_size if isinstance(self._body, StreamedBody) else 0
+        return self._speed.is_too_slow_for(size + held)
 
     def _feed_on_thread(self, pieces: Sequence[tuple[int, bytes]], size: int) -> bool:
         """Have the thread redact pieces, in their turn. Return False if they have to be redacted here."""

@@ -4,13 +4,17 @@ Its output is searched again as plain bytes by another redactor. Only the record
 """
 
 from collections.abc import Callable, Iterator, Sequence
-from typing import Protocol
+from typing import Final, Protocol
 
 from calls.redaction.streams.channels import Slice
 from calls.redaction.streams.streamed_text import StreamedText
 
 type Repair = Callable[[bytes, bool], bytes]
 """Corrects the checksums in a piece, given whether it was changed."""
+
+
+MOST_HELD_AT_END: Final = 4 << 10
+"""Bytes that may be held back at the end of a body where others wait while they are searched."""
 
 
 class StreamedPiece(Protocol):
@@ -104,8 +108,8 @@ class StreamedBody[P: StreamedPiece]:
         self._slices += self._text.feed(b"", last=True)
         return [*self._release(self._end), *self._add_counts(self._behind.finish())]
 
-    def finish_within(self, limit: int, may_continue: Callable[[], bool]) -> list[P] | None:  # noqa: ARG002 - the end is short
-        return self.finish()
+    def finish_within(self, limit: int, may_continue: Callable[[], bool]) -> list[P] | None:  # noqa: ARG002 - nothing is decoded
+        return self.finish() if self.waiting_size <= MOST_HELD_AT_END else None
 
     def _release(self, decided_to: int) -> list[P]:
         end, count = self._start, 0

@@ -72,6 +72,41 @@ async def test_a_slow_body_is_recorded_as_it_came_and_without_its_secrets(
     assert (exchange.outcome, exchange.is_truncated) == ("completed", False)
 
 
+@pytest.mark.parametrize("ends", [True, False])
+async def test_a_long_message_that_is_held_back_is_redacted_on_the_thread(
+    directory: Path, redacting_threads: list[bool], monkeypatch: pytest.MonkeyPatch, ends: bool
+) -> None:
+    """Each of its pieces is small, and all are searched when the last one, or the end of the body, decides them."""
+    finishing_threads: list[bool] = []
+    finish = StreamedBody.finish
+
+    def noting(body: StreamedBody[Piece]) -> list[Piece]:
+        finishing_threads.append(threading.current_thread() is threading.main_thread())
+        return finish(body)
+
+    monkeypatch.setattr(StreamedBody, "finish", noting)
+    message = b"data: " + b"token=" * 6000 + TOKEN + (b"\n\n" if ends else b"")
+    pieces = [message[at : at + 3000] for at in range(0, len(message), 3000)]
+    with open_recorder(directory) as at:
+        one = at.begin()
+        one.record_end("request", 1)
+        one.record_response_head(2, 200, "OK", "HTTP/1.1", (("Content-Type", "text/event-stream"),))
+        for number, piece in enumerate(pieces):
+            one.record_data("response", piece, 10 + number)
+            assert await one.wait_until_recorded()
+        one.record_end("response", 98)
+        one.record_close(99, "completed")
+        assert await one.wait_until_recorded()
+    (exchange,) = at.exchanges().values()
+    assert exchange.response is not None
+    assert (exchange.response.body.size, exchange.response.body.truncated) == (len(message), False)
+    assert TOKEN not in at.raw()
+    # At first a body is not known to be slow: up to 16 KB are held back.
+    assert redacting_threads.index(False) <= 6
+    assert not any(redacting_threads[6:])
+    assert finishing_threads == [True, False]  # of the request, and of the answer
+
+
 async def test_a_fast_body_is_not_sent_to_the_thread(directory: Path, redacting_threads: list[bool]) -> None:
     with open_recorder(directory) as at:
         await record_answer(at, [b"a few words and %s \n" % TOKEN, b"and more \n"])
