@@ -1,8 +1,9 @@
 """Plain HTTP requests to a store server, with the standard library alone: to import an HTTP library takes as long as a command."""
 
 import json
+import socket
 from collections.abc import Iterable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING, Any, Final
 from urllib.parse import quote, urlencode, urlsplit
 
@@ -84,6 +85,16 @@ class HttpClient:
         self._host, self._port, self._prefix = parse_url(url)
         self._params = dict(params)
         self._headers = dict(headers)
+        self._open_connections: set[HTTPConnection] = set()
+        self._is_closed = False
+
+    def close(self) -> None:
+        """End the requests of other threads, and send no more: whoever waits for one gets HttpError at once."""
+        self._is_closed = True
+        for connection in list(self._open_connections):
+            if connection.sock is not None:
+                with suppress(OSError):
+                    connection.sock.shutdown(socket.SHUT_RDWR)
 
     def request(self, method: str, path: str, **options: Any) -> HttpAnswer:
         """Send a request, with the options of `stream`, and return the response. Raises HttpError."""
@@ -117,13 +128,17 @@ class HttpClient:
         elif content is not None:
             body = _read_content(content)
             all_headers["transfer-encoding"] = "chunked"
+        self._open_connections.add(connection)
         try:
+            if self._is_closed:
+                raise HttpError("the command was interrupted")
             with translate_errors():
                 response = _send(connection, method, target, body, all_headers)
             yield HttpStream(response)
         except _ContentError as failure:
             raise failure.error from None
         finally:
+            self._open_connections.discard(connection)
             connection.close()
 
 

@@ -35,7 +35,7 @@ class StoreUnavailable(Failure):
 
 
 class Api:
-    """A client of the store server's REST interface. It keeps no connection open."""
+    """A client of the store server's REST interface. Each request has a connection of its own."""
 
     def __init__(
         self, url: str, token: str | None = None, token_file: Path | None = None, project: str = DEFAULT_PROJECT
@@ -70,10 +70,15 @@ class Api:
 
     def list_items(self, path: str, **query: Any) -> Iterator[dict[str, Any]]:
         """Yield every item of a list, page after page."""
+        for page in self.list_pages(path, **query):
+            yield from page
+
+    def list_pages(self, path: str, **query: Any) -> Iterator[list[dict[str, Any]]]:
+        """Yield the items of each page of a list."""
         cursor: str | None = None
         while True:
             page = self.get(path, **query, cursor=cursor)
-            yield from page["items"]
+            yield page["items"]
             cursor = page["next"]
             if cursor is None:
                 return
@@ -168,7 +173,8 @@ class Api:
         return {404: NotFound, 503: StoreUnavailable}.get(answer.status_code, Failure)(reason)
 
     def close(self) -> None:
-        """Do nothing: each request closes its connection."""
+        """End the requests that other threads wait for: after Ctrl-C, a command ends without their answers."""
+        self._http.close()
 
     def __enter__(self) -> Self:
         return self

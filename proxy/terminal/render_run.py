@@ -2,14 +2,14 @@
 
 import json
 from collections import Counter
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from typing import Any, Final
 
 import click
 import msgspec
 
 from proxy.terminal.render_effects import rows_with_effects
-from proxy.terminal.text import count_text, money, next_command, print_table, printable, shorten
+from proxy.terminal.text import count_text, money, next_command, print_pages, print_table, printable, shorten
 
 type Shape = Mapping[str, Any]
 
@@ -41,6 +41,45 @@ class RunView(msgspec.Struct, frozen=True, kw_only=True):
 
 def show_run(view: RunView) -> None:
     """Print a run's facts and a table of its calls."""
+    _show_facts(view)
+    calls = view.calls
+    print_table(*rows_with_effects(*call_table(calls, _exchanges_with_gaps(view)), calls, view.effects))
+    if calls:
+        _suggest_call(view, calls[0])
+
+
+def show_long_run(view: RunView, pages: Iterable[Sequence[Shape]]) -> None:
+    """Print a run's facts and, as the pages of its calls come, their table. The view has no calls, so gaps are shown without steps."""
+    _show_facts(view)
+    columns = ("FROM", "BRANCH", *(["ORIGIN"] if view.run["parent"] is not None else []))
+    head, _ = call_table((), columns=columns)
+    first_calls: list[Shape] = []
+
+    def rows() -> Iterator[Sequence[tuple[str, ...]]]:
+        effects = list(view.effects)
+        for calls in pages:
+            first_calls.extend(calls[: 1 - len(first_calls)])
+            last = calls[-1]["step"] if calls else 0
+            before = [one for one in effects if one["before_step"] is not None and one["before_step"] <= last]
+            effects = effects[len(before) :]
+            _, page_rows = call_table(calls, _exchanges_with_gaps(view), columns)
+            yield rows_with_effects(head, page_rows, calls, before)[1]
+        yield rows_with_effects(head, (), (), effects)[1]
+
+    print_pages(head, rows())
+    for call in first_calls:
+        _suggest_call(view, call)
+
+
+def _exchanges_with_gaps(view: RunView) -> set[str | None]:
+    return {gap["exchange"] for gap in view.gaps}
+
+
+def _suggest_call(view: RunView, call: Shape) -> None:
+    click.echo(f"\none call in full: {next_command(f'show {view.run["id"]} {call["step"]}')}", err=True)
+
+
+def _show_facts(view: RunView) -> None:
     run, calls = view.run, view.calls
     click.echo(click.style(f"run {printable(run['id'])}", bold=True))
     for label, value in (run["labels"] or {}).items():
@@ -60,9 +99,6 @@ def show_run(view: RunView) -> None:
     for line in gap_lines(view.gaps, calls):
         click.echo(f"  {printable(line)}")
     click.echo()
-    print_table(*rows_with_effects(*call_table(calls, {gap["exchange"] for gap in view.gaps}), calls, view.effects))
-    if calls:
-        click.echo(f"\none call in full: {next_command(f'show {run["id"]} {calls[0]["step"]}')}", err=True)
 
 
 def show_call(call: Shape, executed: Shape | None = None) -> None:
@@ -176,15 +212,20 @@ def _at_steps(places: Sequence[int | None]) -> str:
 
 
 def call_table(
-    calls: Sequence[Shape], exchanges_with_gaps: Collection[str | None] = ()
+    calls: Sequence[Shape],
+    exchanges_with_gaps: Collection[str | None] = (),
+    columns: Collection[str] | None = None,
 ) -> tuple[tuple[str, ...], list[tuple[str, ...]]]:
-    """Head and rows of a table of calls. FROM, BRANCH and ORIGIN are columns only where something of them is known."""
-    columns = [
+    """Head and rows of a table of calls. FROM, BRANCH and ORIGIN are columns only where something of them is known.
+
+    `columns`: which of the three are columns, where not all calls are known yet.
+    """
+    known = [
         ("FROM", [_earlier_steps(call) for call in calls]),
-        ("BRANCH", _branches(calls)),
+        ("BRANCH", _branches(calls, is_shown=columns is not None)),
         ("ORIGIN", [call.get("origin", "") for call in calls]),
     ]
-    extra = [(head, cells) for head, cells in columns if any(cells)]
+    extra = [(head, cells) for head, cells in known if (any(cells) if columns is None else head in columns)]
     rows = [_call_row(call, gap=any(one in exchanges_with_gaps for one in call["exchanges"])) for call in calls]
     merged = [(row[0], *(cells[n] for _, cells in extra), *row[1:]) for n, row in enumerate(rows)]
     return ("STEP", *(head for head, _ in extra), "CALL", "STATUS", "MS", "TOKENS", "COST", "ANSWER"), merged
@@ -197,10 +238,10 @@ def _earlier_steps(call: Shape) -> str:
     return "+".join(str(one["step"]) for one in call["follows"] or [])
 
 
-def _branches(calls: Sequence[Shape]) -> list[str]:
-    """The branch of each call, where there is more than one."""
+def _branches(calls: Sequence[Shape], *, is_shown: bool) -> list[str]:
+    """The branch of each call, where there is more than one or `is_shown`."""
     numbers = [call["branch"] for call in calls]
-    several = len({number for number in numbers if number is not None}) > 1
+    several = is_shown or len({number for number in numbers if number is not None}) > 1
     return [str(number) if several and number is not None else "" for number in numbers]
 
 

@@ -7,7 +7,7 @@ import shlex
 import shutil
 import sys
 import textwrap
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Final
 
 import click
@@ -81,9 +81,7 @@ def print_table(head: tuple[str, ...], rows: Sequence[tuple[str, ...]], *, advic
     rows_above = [row[:-1] for row in clean] if below else clean
     fitted = widths if advice else _fit_widths(widths, room)
     for number, row in enumerate(rows_above):
-        cells = (shorten(cell, width).ljust(width) for cell, width in zip(row, fitted, strict=False))
-        line = "  ".join(cells).rstrip()
-        click.echo(click.style(line, bold=True) if number == 0 else line)
+        _print_row(row, fitted, bold=number == 0)
         if below and number and clean[number][-1]:
             click.echo(
                 textwrap.fill(
@@ -94,6 +92,25 @@ def print_table(head: tuple[str, ...], rows: Sequence[tuple[str, ...]], *, advic
                     break_on_hyphens=False,
                 )
             )
+
+
+def print_pages(head: tuple[str, ...], pages: Iterable[Sequence[tuple[str, ...]]]) -> None:
+    """Print a table whose rows come page by page. A column is as wide as the pages so far need, so it may become wider."""
+    widths = [len(cell) for cell in head]
+    for number, rows in enumerate(pages):
+        clean = [tuple(printable(cell) for cell in row) for row in rows]
+        widths = [max([width, *(len(row[column]) for row in clean)]) for column, width in enumerate(widths)]
+        fitted = _fit_widths(widths, _terminal_width())
+        if number == 0:
+            _print_row(head, fitted, bold=True)
+        for row in clean:
+            _print_row(row, fitted)
+
+
+def _print_row(row: Sequence[str], widths: Sequence[int], *, bold: bool = False) -> None:
+    cells = (shorten(cell, width).ljust(width) for cell, width in zip(row, widths, strict=False))
+    line = "  ".join(cells).rstrip()
+    click.echo(click.style(line, bold=True) if bold else line)
 
 
 def _line_width(widths: Sequence[int]) -> int:

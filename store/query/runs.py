@@ -100,7 +100,10 @@ class Runs:
             found = (await connection.execute(self._run_query(run))).mappings().first()
             if found is None:
                 return None
-            return run_shape(found, (await load_run_stats(connection, self._project, [run]))[run], now)
+            # As in a list: to count the calls of a long run takes a second.
+            changed = await load_unsummed_runs(connection, self._project)
+            stats = await load_run_stats(connection, self._project, [run], changed)
+            return run_shape(found, stats[run], now)
 
     async def exists(self, run: str) -> bool:
         """Whether there is such a run."""

@@ -1,6 +1,7 @@
 """What a person is shown of a run that is not whole: why, and where."""
 
 import re
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -19,9 +20,11 @@ from proxy.terminal.render_run import (
     run_cost,
     show_call,
     show_envelope,
+    show_long_run,
     show_run,
     tool_call_text,
 )
+from proxy.terminal.text import print_pages
 from store.proof.run_check import Erasure, RunCheck
 from store.proof.verdict import SealState, conclude, verification_shape
 from tests.proxy.test_cli_words import call
@@ -86,6 +89,38 @@ def test_effects_stand_between_the_calls(capsys: pytest.CaptureFixture[str]) -> 
     assert between[1:].strip().startswith("3 effects  ")
     assert between.endswith(r"datetime.now ×2, open policy.txt\x1b")
     assert after.endswith("open")
+
+
+def test_a_long_run_is_shown_while_its_pages_come(capsys: pytest.CaptureFixture[str]) -> None:
+    effect = {"kind": "open", "count": 1, "names": None, "text": "2028", "at": "a.py:1"}
+    groups = [{"before_step": step, "count": 1, "kinds": [effect]} for step in (2, 3, None)]
+    follows = {"call": "call-1", "step": 1, "by": ["a"]}
+    shown: list[list[str]] = []
+
+    def pages() -> Iterator[list[dict[str, Any]]]:
+        for calls in ([call(1), call(2, branch=1)], [call(3, branch=2, follows=[follows], text="later")]):
+            yield calls
+            shown.append(capsys.readouterr().out.splitlines())
+
+    show_long_run(
+        RunView(run=run(complete=True), calls=(), gaps=[gap("lost", "e3")], effects=groups, missing=None), pages()
+    )
+    first, second = shown
+    assert "  1 gap: lost" in first
+    head, *rows = first[first.index("") + 1 :]
+    assert head.split() == ["STEP", "FROM", "BRANCH", "CALL", "STATUS", "MS", "TOKENS", "COST", "ANSWER"]
+    assert [row[0] for row in rows] == ["1", "·", "2"]
+    assert rows[2].split()[1] == "1"
+    assert [row.split()[:3] for row in second] == [["·", "1", "effect"], ["3", "1", "2"]]
+    assert second[1].endswith("later")
+    rest = capsys.readouterr()
+    assert rest.out.startswith("·")
+    assert "show r 1" in rest.err
+
+
+def test_columns_become_as_wide_as_later_pages_need(capsys: pytest.CaptureFixture[str]) -> None:
+    print_pages(("A", "B"), iter([[("1", "2")], [], [("100000", "3")], [("4", "5")]]))
+    assert capsys.readouterr().out.splitlines() == ["A  B", "1  2", "100000  3", "4       5"]
 
 
 def test_a_run_that_is_not_all_stored_is_not_called_complete(capsys: pytest.CaptureFixture[str]) -> None:

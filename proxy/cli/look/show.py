@@ -3,20 +3,22 @@
 import json
 import sys
 from collections.abc import Iterator, Mapping, Sequence
-from itertools import islice
+from itertools import chain, islice
 from typing import Any, Final
 
 import click
 import msgspec
+from msgspec.structs import replace
 
 from proxy.cli.common import as_json, print_json, query_store, with_settings
 from proxy.cli.run_completion import complete_run
 from proxy.errors import Failure
-from proxy.processes.store_client import Api, NotFound, incomplete_reason, path_segment, resolve_run_name
+from proxy.processes.store_client import Api, NotFound, incomplete_reason, path_segment, resolve_run_name, settled_run
 from proxy.run_names import missing_run_failure
 from proxy.terminal.render_effects import show_effect
-from proxy.terminal.render_run import RunView, show_call, show_envelope, show_run
+from proxy.terminal.render_run import RunView, show_call, show_envelope, show_long_run, show_run
 from proxy.terminal.text import next_command, printable
+from proxy.terminal.waiting import show_waiting
 from store.snippets.snippet import FORMS, SnippetForm
 
 
@@ -73,20 +75,31 @@ def show_command(
         if step is not None:
             return _call_view(api, _call_at_step(api, run, step))
         try:
-            return _run_view(api, run, as_json=as_json)
+            return _run_view(api, run)
         except NotFound:
             return _call_view(api, _get_call(api, what))
 
-    found = query_store(flags, view)
-    if isinstance(found, CallView):
-        _print_call(found, as_json=as_json)
-        return
-    if found.missing:
-        click.echo(f"playhead: not all that was recorded is stored yet: {printable(found.missing)}", err=True)
-    if as_json:
-        print_json({**found.run, "items": found.calls, "gap_items": found.gaps, "effects": found.effects})
-        return
-    show_run(found)
+    def show(api: Api) -> None:
+        with show_waiting("waiting for the store server"):
+            found = view(api)
+            if isinstance(found, RunView) and (as_json or found.run["calls"] <= CALLS_AT_ONCE):
+                found = replace(found, calls=list(chain.from_iterable(_call_pages(api, found.run, as_json=as_json))))
+                has_all_calls = True
+            else:
+                has_all_calls = False
+        if isinstance(found, CallView):
+            _print_call(found, as_json=as_json)
+            return
+        if found.missing:
+            click.echo(f"playhead: not all that was recorded is stored yet: {printable(found.missing)}", err=True)
+        if as_json:
+            print_json({**found.run, "items": found.calls, "gap_items": found.gaps, "effects": found.effects})
+        elif has_all_calls:
+            show_run(found)
+        else:
+            show_long_run(found, _call_pages(api, found.run))
+
+    query_store(flags, show, is_silent=False)
 
 
 def _list_effects(api: Api, what: str, step: int | None, *, as_json: bool) -> None:
@@ -143,19 +156,29 @@ class CallView(msgspec.Struct, frozen=True, kw_only=True):
     """What the program got since the call before."""
 
 
-def _run_view(api: Api, run: str, *, as_json: bool) -> RunView:
+def _run_view(api: Api, run: str) -> RunView:
+    """Load a run without its calls."""
     path = f"/runs/{path_segment(run)}"
     # First, because it waits for what is being stored: everything read after it is of one moment.
-    missing = incomplete_reason(api, run)
-    shape = api.get(path)
-    # A table needs summaries only. Pages with bodies are small.
-    query: dict[str, Any] = {"fields": "*", "limit": 20} if as_json else {"limit": 500}
-    calls = list(api.list_items(f"{path}/calls", **query))
-    if shape["parent"] is not None:
-        calls = [call | {"origin": _answer_origin(api, call)} for call in calls]
+    shape, missing = settled_run(api, run)
     gaps = list(api.list_items(f"{path}/gaps"))
     sums = api.get(f"{path}/effects/sums")
-    return RunView(run=shape, calls=calls, gaps=gaps, effects=sums["items"], missing=missing)
+    return RunView(run=shape, calls=(), gaps=gaps, effects=sums["items"], missing=missing)
+
+
+def _call_pages(api: Api, run: Mapping[str, Any], *, as_json: bool = False) -> Iterator[list[dict[str, Any]]]:
+    """Yield the calls of a run, page by page."""
+    # A table needs summaries only. Pages with bodies are small.
+    query: dict[str, Any] = {"fields": "*", "limit": 20} if as_json else {"limit": CALLS_AT_ONCE}
+    for calls in api.list_pages(f"/runs/{path_segment(str(run['id']))}/calls", **query):
+        if run["parent"] is None:
+            yield calls
+        else:
+            yield [call | {"origin": _answer_origin(api, call)} for call in calls]
+
+
+CALLS_AT_ONCE: Final = 500
+"""Calls of a run up to which a table is as wide as all of them need. The calls of a longer run are shown as they come."""
 
 
 def _call_view(api: Api, call: dict[str, Any]) -> CallView:

@@ -121,3 +121,32 @@ def test_what_cannot_be_read_is_no_error_of_http() -> None:
 
     with answering(read_head) as client, pytest.raises(OSError, match="the disk"):
         client.request("POST", "/", content=content())
+
+
+def test_a_closed_client_ends_the_requests_of_other_threads() -> None:
+    has_asked, has_ended = Event(), Event()
+    errors: list[BaseException] = []
+
+    def answer(connection: socket.socket) -> None:
+        read_head(connection)
+        has_asked.set()
+        assert has_ended.wait(60)
+
+    with answering(answer) as client:
+
+        def ask() -> None:
+            try:
+                client.request("GET", "/v1/runs", timeout=60)
+            except HttpError as error:
+                errors.append(error)
+
+        asking = Thread(target=ask)
+        asking.start()
+        assert has_asked.wait(60)
+        client.close()
+        asking.join(10)
+        has_ended.set()
+    assert len(errors) == 1
+    assert not isinstance(errors[0], HttpTimeout)
+    with pytest.raises(HttpError, match="interrupted"):
+        client.request("GET", "/v1/runs")
