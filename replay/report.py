@@ -215,9 +215,17 @@ def report_with_exit(report: Mapping[str, Any], code: int) -> dict[str, Any]:
 
 
 def report_with_escapes(report: Mapping[str, Any]) -> dict[str, Any]:
-    """Add to a report the connections that bypassed the proxy. Any of them makes the replay diverge."""
-    count = sum(one["count"] for one in report.get("connections", ()) if one["outcome"] == "escaped")
-    return {**report, "escaped": count, **({"verdict": "diverged"} if count else {})}
+    """Add to a report the connections that bypassed the proxy, or tried to. Any of them makes the replay diverge."""
+    past = [one for one in report.get("connections", ()) if one["outcome"] == "escaped" or one.get("past_proxy")]
+    count = sum(one["count"] for one in past if one["outcome"] == "escaped")
+    refused = [one for one in past if one["outcome"] == "refused"]
+    whole = {**report, "escaped": count, **({"verdict": "diverged"} if past else {})}
+    if refused:
+        refusals = [{name: one[name] for name in ("destination", "reason", "count")} for one in refused]
+        whole["refused"] = report["refused"] + sum(one["count"] for one in refused)
+        whole["refusals"] = [*report["refusals"], *refusals]
+        whole["first_divergence"] = report["first_divergence"] or _first_refusal(refusals)
+    return whole
 
 
 def report_lines(report: Mapping[str, Any], recording_name: str | None = None) -> Iterator[str]:

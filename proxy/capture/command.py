@@ -254,7 +254,11 @@ async def _run_with_variables(plan: CommandPlan, not_captive_reason: str | None 
 
     environment = command_environment(plan)
     own = [*_own_addresses(plan), *plan.isolation.allow_local]
-    watched = await run_watched(plan.command, environment, own, how=plan.isolation.watch, stdout=plan.stdout)
+    # With --isolation off the user has asked for proxy variables alone.
+    refuses = not plan.passes_other_traffic and plan.isolation.mode != "off"
+    watched = await run_watched(
+        plan.command, environment, own, how=plan.isolation.watch, stdout=plan.stdout, refuses=refuses
+    )
     return CommandResult(
         code=watched.code,
         isolation="none" if watched.how == "off" else "watched",
@@ -265,7 +269,8 @@ async def _run_with_variables(plan: CommandPlan, not_captive_reason: str | None 
             {
                 "destination": one.destination,
                 "protocol": one.protocol,
-                "outcome": "escaped",
+                "outcome": "refused" if one.is_refused else "escaped",
+                "past_proxy": True,
                 "reason": one.sentence,
                 "count": one.count,
             }

@@ -1,6 +1,7 @@
-"""Answer a command's seccomp notifications: note the destination of each system call, and let it continue. Linux only."""
+"""Answer a command's seccomp notifications: note the destination of each system call, and let it continue or refuse it. Linux only."""
 
 import ctypes
+import errno
 import fcntl
 import os
 import select
@@ -38,15 +39,20 @@ MESSAGES: Final = 8
 class EscapeListener(Protocol):
     """Receives the destinations that were reached past the worker."""
 
-    def note(self, protocol: str, host: str, port: int) -> None:
-        """Note a connection or a datagram to this address."""
+    def is_own(self, host: str, port: int) -> bool:
+        """Whether this address is one of Playhead's own, or one that may be reached."""
+
+    def note(self, protocol: str, host: str, port: int, *, is_refused: bool = False) -> None:
+        """Note a connection or a datagram to this address, which is not one of Playhead's own."""
 
 
 class Supervisor(threading.Thread):
     """A thread that answers one command's notifications."""
 
-    def __init__(self, channel: socket.socket, observer: EscapeListener) -> None:
+    def __init__(self, channel: socket.socket, observer: EscapeListener, *, refuses: bool = False) -> None:
+        """`refuses`: connections past the worker are refused, and not only noted."""
         super().__init__(name="watch connections", daemon=True)
+        self._refuses = refuses
         self._channel = channel
         self._observer = observer
         self._stop_pipe, self._wake = os.pipe()
@@ -124,13 +130,16 @@ class Supervisor(threading.Thread):
         except OSError:
             return  # the calling process has ended
         name, pid, _, number, _, _, *arguments = REQUEST.unpack(request)
+        found: list[tuple[str, tuple[str, int]]] = []
         try:
-            found = self._destinations(pid, number, arguments)
+            found = [one for one in self._destinations(pid, number, arguments) if not self._observer.is_own(*one[1])]
         finally:
+            is_refused = self._refuses and bool(found)
+            answer = (-errno.ECONNREFUSED, 0) if is_refused else (0, CONTINUE)
             with suppress(OSError):
-                fcntl.ioctl(listener, ANSWER, RESPONSE.pack(name, 0, 0, CONTINUE))
+                fcntl.ioctl(listener, ANSWER, RESPONSE.pack(name, 0, *answer))
         for protocol, (host, port) in found:
-            self._observer.note(protocol, host, port)
+            self._observer.note(protocol, host, port, is_refused=is_refused)
 
     # -- the destination of a call
 

@@ -42,10 +42,13 @@ class Escape:
     protocol: str
     destination: str
     count: int
+    is_refused: bool = False
 
     @property
     def sentence(self) -> str:
-        """The reason of the gap that this escape becomes."""
+        """The reason of the gap that this escape becomes, or why it was refused."""
+        if self.is_refused:
+            return "its client ignores the proxy variables, and a replay makes no connection past the proxy"
         what = "datagrams were sent" if self.protocol == "udp" else "a connection was opened"
         place = f"{self.protocol} {self.destination}" if self.protocol in ("unix", "vsock") else self.destination
         times = f", {self.count} times" if self.count > 1 else ""
@@ -68,24 +71,31 @@ class EscapeCounter:
 
     def __init__(self, own: Collection[Address]) -> None:
         self._own = {(_plain_host(host), port) for host, port in own}
-        self._counts: Counter[tuple[str, str]] = Counter()
+        self._counts: Counter[tuple[str, str, bool]] = Counter()
 
-    def note(self, protocol: str, host: str, port: int) -> None:
+    def is_own(self, host: str, port: int) -> bool:
+        """Whether this address is one of Playhead's own, or one that may be reached."""
+        return (_plain_host(host), port) in self._own
+
+    def note(self, protocol: str, host: str, port: int, *, is_refused: bool = False) -> None:
         """Count a connection or a datagram to this address, unless it is one of Playhead's own."""
         host = _plain_host(host)
         if (host, port) in self._own:
             return
         if protocol in ("unix", "vsock"):
-            key = protocol, host
+            key = protocol, host, is_refused
         else:
-            key = protocol, f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+            key = protocol, f"[{host}]:{port}" if ":" in host else f"{host}:{port}", is_refused
         if key in self._counts or len(self._counts) < MAX_DESTINATIONS:
             self._counts[key] += 1
 
     def escapes(self) -> tuple[Escape, ...]:
         """Return the escapes, the most frequent first."""
         found = self._counts.most_common()
-        return tuple(Escape(protocol=protocol, destination=place, count=count) for (protocol, place), count in found)
+        return tuple(
+            Escape(protocol=protocol, destination=place, count=count, is_refused=is_refused)
+            for (protocol, place, is_refused), count in found
+        )
 
 
 async def run_watched(
@@ -95,26 +105,35 @@ async def run_watched(
     *,
     how: How = "seccomp",
     stdout: int | None = None,
+    refuses: bool = False,
 ) -> WatchResult:
-    """Run a command like `run_user_command`, and note its connections to other addresses than `own`."""
+    """Run a command like `run_user_command`, and note its connections to other addresses than `own`.
+
+    `refuses`: these are refused where system calls can be watched; polling notices them when they are made.
+    """
     counter = EscapeCounter(own)
     if sys.platform != "linux" or how == "off":
         reason = "" if how == "off" else "connections can be watched on Linux only"
         return WatchResult(code=await run_user_command(command, environment, stdout), how="off", reason=reason)
     if how == "seccomp":
-        return await _run_with_seccomp(command, environment, counter, stdout)
+        return await _run_with_seccomp(command, environment, counter, stdout, refuses=refuses)
     return await _run_with_polling(command, environment, counter, stdout, "")
 
 
 async def _run_with_seccomp(
-    command: Sequence[str], environment: Mapping[str, str], counter: EscapeCounter, stdout: int | None
+    command: Sequence[str],
+    environment: Mapping[str, str],
+    counter: EscapeCounter,
+    stdout: int | None,
+    *,
+    refuses: bool,
 ) -> WatchResult:
     own_end, command_end = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
     command_end.set_inheritable(True)
     _adopt_orphans()
     line = [sys.executable, "-I", "-S", str(NOTIFIER), "become", str(command_end.fileno())]
     line += ["keep-environment" if "LC_CTYPE" in environment else "unset-lc-ctype", *command]
-    supervisor, polling = Supervisor(own_end, counter), SocketPoller(counter)
+    supervisor, polling = Supervisor(own_end, counter, refuses=refuses), SocketPoller(counter)
     supervisor.start()
 
     def on_start(pid: int) -> None:
@@ -128,7 +147,7 @@ async def _run_with_seccomp(
         command_end.close()
         listener = await asyncio.to_thread(supervisor.stop)
     if listener is not None:
-        start_answering_process(listener, refuses=False)
+        start_answering_process(listener, refuses=refuses)
     how: How = "seccomp" if supervisor.reason is None else "poll"
     return WatchResult(code=code, how=how, escapes=counter.escapes(), reason=supervisor.reason or "")
 

@@ -4,7 +4,7 @@ import asyncio
 import json
 import os
 import sys
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from pathlib import Path
 
 import pytest
@@ -33,6 +33,10 @@ refund.getresponse().read()
 """
 
 
+WITHOUT_NAMESPACES = 'echo 0 > /proc/sys/user/max_net_namespaces && exec "$@"'
+"""For a user namespace of its own: no network namespace may be created in it."""
+
+
 class Shop:
     """Orders, and the refunds that were made."""
 
@@ -55,8 +59,9 @@ async def shop() -> AsyncIterator[Shop]:
         yield found
 
 
-async def playhead(name: str, data: Path, *arguments: str) -> tuple[int, str, str]:
+async def playhead(name: str, data: Path, *arguments: str, within: Sequence[str] = ()) -> tuple[int, str, str]:
     process = await asyncio.create_subprocess_exec(
+        *within,
         *command(name, "--data", str(data), *arguments),
         stdout=asyncio.subprocess.PIPE,
         stderr=asyncio.subprocess.PIPE,
@@ -103,3 +108,37 @@ async def test_a_refund_past_the_proxy_is_named_and_its_replay_is_not_right(
     code, _, err = await playhead("replay", data, str(bundle), "--allow-local", place, *agent)
     assert code == 0, err
     assert "right, not isolated: no connection that bypassed the proxy was seen" in err
+
+
+async def test_where_no_namespace_can_be_had_a_replay_refuses_the_refund(
+    shop: Shop, data: Path, database_url: str
+) -> None:
+    if os.geteuid() != 0:
+        pytest.skip("only root can take away the right to make namespaces")
+    config = data.with_name("playhead.toml")
+    config.write_text(
+        f'database_url = "{database_url}"\n[upstreams]\n"tools.example" = "http://127.0.0.1:{shop.port}"\n'
+    )
+    agent = "--config", str(config), "--", sys.executable, "-c", AGENT, str(shop.port)
+    place, report = f"127.0.0.1:{shop.port}", data.with_name("report.json")
+
+    code, _, err = await playhead("record", data, "--run", "r2", "--isolation", "off", *agent)
+    assert (code, shop.refunds) == (0, 1), err
+    if "may not have been noticed" in err:
+        pytest.skip("no seccomp user notification here")
+
+    bundle = data.with_name("r2.jsonl")
+    code, _, err = await playhead("export", data, "r2", "-o", str(bundle), "--config", str(config))
+    assert code == 0, err
+    without = ("unshare", "--user", "--map-root-user", "sh", "-c", WITHOUT_NAMESPACES, "sh")
+    code, _, err = await playhead("replay", data, str(bundle), "--report", str(report), *agent, within=without)
+    assert "not isolated" in err
+    assert (code, shop.refunds) == (1, 1), err
+    assert f"refused: {place}: its client ignores the proxy variables" in err
+    assert f"--allow-local {place}" in err
+    told = json.loads(report.read_text())
+    assert (told["verdict"], told["refused"], told["escaped"], told["isolation"]) == ("diverged", 1, 0, "watched")
+    assert told["refusals"][0]["destination"] == place
+
+    code, _, err = await playhead("replay", data, str(bundle), "--allow-local", place, *agent, within=without)
+    assert (code, shop.refunds) == (0, 2), err

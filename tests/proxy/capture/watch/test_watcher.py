@@ -25,9 +25,11 @@ async def elsewhere() -> AsyncIterator[int]:
         yield server.sockets[0].getsockname()[1]
 
 
-async def watch_script(script: str, *arguments: object, how: How = "seccomp", own: int = 1, **env: str) -> WatchResult:
+async def watch_script(
+    script: str, *arguments: object, how: How = "seccomp", own: int = 1, refuses: bool = False, **env: str
+) -> WatchResult:
     line = [sys.executable, "-c", "import socket, sys\n" + script, *map(str, arguments)]
-    found = await run_watched(line, {**os.environ, **env}, [("127.0.0.1", own)], how=how)
+    found = await run_watched(line, {**os.environ, **env}, [("127.0.0.1", own)], how=how, refuses=refuses)
     if how == "seccomp" and found.how != "seccomp":
         pytest.skip(f"no seccomp user notification here: {found.reason}")
     return found
@@ -94,6 +96,38 @@ for path in (sys.argv[1], sys.argv[1] + ".own"):
         found = await watch_script(script, path)
     assert (found.code, escapes(found)) == (0, {("unix", path, 1)})
     assert found.escapes[0].sentence.startswith(f"a connection was opened to unix {path} past the proxy")
+
+
+async def test_a_replay_refuses_what_would_go_past_the_proxy(tmp_path: Path) -> None:
+    visits: list[str] = []
+
+    def serve(_: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        visits.append(str(writer.get_extra_info("sockname")))
+        writer.close()
+
+    path = str(tmp_path / "service.sock")
+    script = f"""
+own = socket.create_server(("127.0.0.1", 0))
+assert socket.socket().connect_ex(own.getsockname()) == 0
+assert socket.socket().connect_ex(("127.0.0.1", int(sys.argv[1]))) == 0
+for family, place in ((socket.AF_INET, ("127.0.0.1", int(sys.argv[2]))), (socket.AF_UNIX, sys.argv[3])):
+    assert socket.socket(family).connect_ex(place) == 111
+try:
+    socket.socket(socket.AF_INET, socket.SOCK_DGRAM).sendto(b"x", ({NOWHERE!r}, 123))
+except ConnectionRefusedError:
+    print("refused")
+"""
+    allowed = await asyncio.start_server(lambda _, writer: writer.close(), "127.0.0.1", 0)
+    refused = await asyncio.start_server(serve, "127.0.0.1", 0)
+    async with allowed, refused, await asyncio.start_unix_server(serve, path):
+        ports = [one.sockets[0].getsockname()[1] for one in (allowed, refused)]
+        found = await watch_script(script, *ports, path, own=ports[0], refuses=True)
+    assert (found.code, visits) == (0, [])
+    assert {(one.destination, one.is_refused) for one in found.escapes} == {
+        (f"127.0.0.1:{ports[1]}", True),
+        (path, True),
+        (f"{NOWHERE}:123", True),
+    }
 
 
 @pytest.mark.parametrize("starter", ["subprocess", "double fork"])
