@@ -1,6 +1,9 @@
 """Turn a recorded exchange into an answer: the same head, the same bytes in the same pieces, the same end."""
 
+import re
 from collections.abc import Callable
+from datetime import UTC, datetime
+from typing import Final
 
 from msgspec.structs import replace
 
@@ -23,6 +26,9 @@ _HOP_BY_HOP = frozenset(
         *("te", "trailer", "transfer-encoding", "upgrade", "alt-svc"),
     }
 )
+
+_EXPIRES: Final = re.compile(r";\s*expires=\s*([^;]+)", re.IGNORECASE)
+_SECOND: Final = 1_000_000_000
 
 _ENDS: dict[str, End] = {
     "completed": "complete",
@@ -81,6 +87,38 @@ def exchange_cut_at(exchange: Exchange, size: int) -> Exchange:
     if response is not None:
         shortened = replace(response, body=replace(response.body, data=response.body.data[:size], size=size))
     return replace(exchange, outcome="client_closed", response=shortened)
+
+
+def with_living_cookies(exchange: Exchange, now: int) -> Exchange:
+    """Return the exchange with cookies that live as long as they did after it; the same one where none has expired since.
+
+    `now`: nanoseconds since the epoch. A client that is not given the recorded time would drop the others, and with them its
+    session. A cookie that had expired when it was recorded was to be dropped.
+    """
+    response = exchange.response
+    if response is None or not any(name.lower() == "set-cookie" for name, _ in response.headers):
+        return exchange
+    headers = tuple(
+        (name, _living_cookie(value, exchange.started_at, now) if name.lower() == "set-cookie" else value)
+        for name, value in response.headers
+    )
+    return exchange if headers == response.headers else replace(exchange, response=replace(response, headers=headers))
+
+
+def _living_cookie(cookie: str, then: int, now: int) -> str:
+    if (found := _EXPIRES.search(cookie)) is None:
+        return cookie
+    # Imported with the first such cookie: it takes a while, and most recordings have none.
+    from email.utils import format_datetime, parsedate_to_datetime
+
+    try:
+        expires = int(parsedate_to_datetime(found[1]).timestamp())
+    except (ValueError, OverflowError):
+        return cookie  # not a date: clients ignore it, too
+    if not then < expires * _SECOND <= now:
+        return cookie
+    later = format_datetime(datetime.fromtimestamp(expires + (now - then) // _SECOND, UTC), usegmt=True)
+    return cookie[: found.start(1)] + later + cookie[found.end(1) :]
 
 
 def _end(exchange: Exchange) -> End:

@@ -2,6 +2,7 @@
 
 import asyncio
 import dataclasses
+import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import cache, lru_cache, partial
@@ -64,6 +65,9 @@ class Session:
 
     last_request_at: float = 0.0
     """The time of the last request, set by the caller from its own clock."""
+
+    wall_clock: Callable[[], int] = time.time_ns
+    """Returns the time in nanoseconds since the epoch."""
 
     _tally: Tally = field(init=False, default_factory=Tally)
     _script: Script = field(init=False)
@@ -396,7 +400,7 @@ class Session:
         note_client_left = partial(self._note_client_left, incoming, recorded, tier, fit.exchange)
         may_be_left = stream is not None and stream.may_be_left
         answer = playback.recorded_answer(
-            fit.exchange,
+            playback.with_living_cookies(fit.exchange, self.wall_clock()),
             self.options.pace,
             header,
             answer_waiting_client=answer_waiting_client,

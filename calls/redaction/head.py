@@ -11,6 +11,7 @@ from functools import cache, lru_cache
 from typing import Final, Literal
 from urllib.parse import unquote_plus
 
+from calls.placeholder import MIN_SIZE, is_placeholder
 from calls.redaction.rules.secret_names import BARE_NAMES, LIKELY_PARAMETERS, SECRET_NAMES, SECRET_PARAMETERS
 
 type Treatment = Literal["seen", "address", "scheme", "cookies", "set-cookie", "protocols", "binary", "secret"]
@@ -182,7 +183,21 @@ def _redact_cookie(pair: str, replace: Replace) -> str:
     if not equals:
         lead = pair[: len(pair) - len(pair.lstrip())]
         return lead + replace(pair[len(lead) :], "C")
-    return f"{name}={replace(value, 'C')}"
+    return f"{name}={_replace_cookie_value(value, replace)}"
+
+
+def _replace_cookie_value(value: str, replace: Replace) -> str:
+    """Replace a value. A short one gets a longer placeholder, since conversations are told apart by their cookies.
+
+    Headers, unlike bodies, have no length to keep.
+    """
+    if len(value) < MIN_SIZE and value and not is_placeholder(value.encode("utf-8", "replace")):
+        return replace(value.ljust(_SHORTEST_COOKIE, "\0"), "C")
+    return replace(value, "C")
+
+
+_SHORTEST_COOKIE: Final = 24
+"""Characters of the placeholder of a cookie: 14 of them tell secrets apart."""
 
 
 _BEFORE_TOKEN: Final = (

@@ -8,8 +8,8 @@ from msgspec.structs import replace
 from calls.model import Headers, Outcome, Response
 from replay.answer import Answer, source_header
 from replay.pacing import INSTANT
-from replay.playback import recorded_answer
-from tests.replay.strategies import body, chat, exchange, ok
+from replay.playback import recorded_answer, with_living_cookies
+from tests.replay.strategies import SECOND, body, chat, exchange, ok
 
 MARK = source_header("replayed", run="run-1", step=1)
 
@@ -92,3 +92,37 @@ def test_every_byte_and_every_boundary_is_given_again(pieces: list[bytes], statu
 )
 def test_an_answer_says_what_it_is(made: tuple[str, str], text: str) -> None:
     assert made == ("Playhead", text)
+
+
+THEN = 1_767_225_600 * SECOND  # 1 January 2026
+DAY = 86_400 * SECOND
+
+
+def cookie_given(cookie: str, after: int) -> str:
+    recorded = exchange(chat("a"), ok(b"1", headers=(("Set-Cookie", cookie), ("X-Kept", "1"))), started_at=THEN)
+    made = with_living_cookies(recorded, THEN + after).response
+    assert made is not None
+    assert made.headers[1] == ("X-Kept", "1")
+    return made.headers[0][1]
+
+
+def test_a_cookie_that_has_expired_since_lives_as_long_as_it_did() -> None:
+    cookie = "sid=a; Path=/; Expires=Fri, 02 Jan 2026 00:00:00 GMT; HttpOnly"
+    assert cookie_given(cookie, after=DAY) == "sid=a; Path=/; Expires=Sat, 03 Jan 2026 00:00:00 GMT; HttpOnly"
+    assert cookie_given(cookie.replace(", 02 Jan ", ", 02-Jan-"), after=31 * DAY).endswith(
+        "Mon, 02 Feb 2026 00:00:00 GMT; HttpOnly"
+    )
+
+
+@pytest.mark.parametrize(
+    ("cookie", "days"),
+    [
+        ("sid=a; Expires=Fri, 02 Jan 2026 00:00:00 GMT", 0),  # it has not expired
+        ("sid=; Expires=Thu, 01 Jan 1970 00:00:00 GMT", 9),  # it is to be dropped
+        ("sid=a; Max-Age=60", 9),
+        ("sid=a; Expires=soon", 9),
+        ("sid=a; Expires=Fri, 02 Jan 9999999 00:00:00 GMT", 9),
+    ],
+)
+def test_every_other_cookie_is_given_as_it_was(cookie: str, days: int) -> None:
+    assert cookie_given(cookie, after=days * DAY) == cookie
