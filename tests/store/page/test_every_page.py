@@ -94,6 +94,30 @@ async def test_each_page_is_for_everybody_to_read(visitor: Visitor, subtests: py
             await check_page(page, name, ready)
 
 
+def drift_variant(model: str, version: str, first_day: int) -> dict[str, object]:
+    """A model that answered from this day of November on."""
+    times = {"first_at": f"2026-11-{first_day:02d}T00:00:00Z", "last_at": "2026-11-20T00:00:00Z"}
+    names = {"provider": "openai", "model_requested": model, "model_returned": version, "system_fingerprint": None}
+    return {**names, **times, "calls": 9, "examples": []}
+
+
+async def test_a_change_of_a_model_is_marked_beside_this_model_alone(visitor: Visitor) -> None:
+    variants = [drift_variant("a", "a-1", 1), drift_variant("b", "b-1", 1), drift_variant("b", "b-2", 9)]
+    change = {**variants[2], "from": variants[1], "to": variants[2], "replaced": False, "rolled_out": True}
+    change |= {"same_requests": None, "examples": {"before": [], "after": []}}
+    answer = {"items": [change], "variants": [*variants, drift_variant("c", "c-1", 1)], "latencies": []}
+    page = await visitor.open("/costs")
+    await page.route("**/v1/drift*", lambda route: route.fulfill(json=answer))
+    await go(page, "/drift")
+    await page.locator(".chart .lane-name").nth(2).wait_for()
+    [mark] = await page.locator(".chart .change").all()
+    top, bottom = [float(await mark.get_attribute(name) or "") for name in ("y1", "y2")]
+    names = await page.locator(".chart .lane-name").evaluate_all("all => all.map(one => +one.getAttribute('y'))")
+    assert names[1] < top + 22
+    assert bottom < names[2]
+    assert await page.locator("main .badge").all_inner_texts() == ["replaced"]
+
+
 async def test_the_login_is_for_everybody_to_read(visitor: Visitor) -> None:
     page = await visitor.open("/login", scopes=None, ready="#token", expect=["401"], width=PHONE)
     await page.wait_for_load_state("networkidle")

@@ -10,7 +10,8 @@ const LEFT = 290;
 
 const variantName = (one) => `${one.model_returned}${one.system_fingerprint ? ` · ${one.system_fingerprint}` : ""}`;
 
-function TimeLine({ variants, changes }) {
+/** A change is marked from the name of its model to the variant that began to answer, across no other model. */
+function TimeLine({ variants }) {
   const root = useRef(null);
   const width = useWidth(root, 800);
   const start = Math.min(...variants.map((one) => Date.parse(one.first_at)));
@@ -33,9 +34,9 @@ function TimeLine({ variants, changes }) {
       : html`<g key=${place}><title>${`${variantName(row.one)}: ${count(row.one.calls)} calls, ${exactTime(row.one.first_at)} to ${exactTime(row.one.last_at)}`}</title>
           <text class="lane-label" x="10" y=${place * LANE + 15}>${visible(variantName(row.one)).slice(0, Math.floor((left - 18) / 6.7))}</text>
           <rect class="s${(row.colour % 8) + 1}" rx="3" x=${x(row.one.first_at)} width=${Math.max(4, x(row.one.last_at) - x(row.one.first_at))} y=${place * LANE + 5}
-            height=${LANE - 10} /></g>`))}
-    ${changes.map((change, place) => html`<g key=${place}><title>${`changed ${exactTime(change.first_at)}`}</title><line
-      class="change" x1=${x(change.first_at)} x2=${x(change.first_at)} y1="0" y2=${height - 22} /></g>`)}
+            height=${LANE - 10} />
+          ${row.colour > 0 && html`<line class="change" x1=${x(row.one.first_at)} x2=${x(row.one.first_at)} y1=${(place - row.colour) * LANE}
+            y2=${(place + 1) * LANE} />`}</g>`))}
   </svg></figure>`;
 }
 
@@ -99,7 +100,7 @@ export default function Drift({ query }) {
       <${JsonLink} path="/v1/drift" params=${filters} /></div>
     <${Loaded} of=${found} height="300px">${({ variants, items, latencies }) => (variants.length === 0
       ? html`<${Empty} title="No model has answered yet"><p>Changes show here as soon as runs are recorded.</p></${Empty}>`
-      : html`<${TimeLine} variants=${variants} changes=${items} />
+      : html`<${TimeLine} variants=${variants} />
         <h2>${items.length === 0 ? "No change was seen" : items.length === 1 ? "1 change" : `${count(items.length)} changes`}</h2>
         ${items.length > 0 && html`<${Table} label="Changes" heads=${CHANGE_HEADS} rows=${items.map(changeRow)} />`}
         ${latencyRows(latencies)[0] && html`<h2>Slower or faster</h2>
