@@ -243,14 +243,15 @@ def test_an_envelope_shows_what_was_captured_and_what_was_not(capsys: pytest.Cap
 
 
 def test_a_verification_names_what_was_done_to_what(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
-    check = RunCheck(erasures=[Erasure("e1", "whole", NOON), Erasure("e3", "body", NOON, "rule 1")], proven=3)
+    check = RunCheck(erasures=[Erasure("e1\x1b[2J", "whole", NOON), Erasure("e3", "body", NOON, "rule 1")], proven=3)
     check.add_finding("removed", "exchange e2", "it was recorded\x1b")
     seal = SealState(chain="r/s", origin="playhead/s/default", size=3, signed_at=NOON, note="", unsealed=0)
     show_verification(verification_shape("night", conclude(check, [seal])))
     shown = capsys.readouterr().out
     assert re.search(r"checkpoint 3 of playhead/s/default, noted at 20\S+Z \(this time is not proven\)\n", shown)
     assert "night: NOT as it was recorded: 1 finding" in shown
-    assert "erased: whole of e1" in shown
+    assert "erased: whole of e1\\x1b[2J" in shown
+    assert "\x1b" not in shown
     assert re.search(r"erased: body of e3, \S+, by retention: rule 1\n", shown)
     assert "removed: exchange e2: it was recorded\\x1b" in shown
     plain, key = tmp_path / "plain.jsonl", verifier_key("playhead/x/default", Ed25519PrivateKey.generate())

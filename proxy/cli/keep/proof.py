@@ -255,7 +255,7 @@ def show_verification(verification: dict[str, Any]) -> None:
     for one in verification["erased"]:
         at = f", {one['at']}" if one["at"] else ""
         rule = f", by retention: {printable(one['rule'])}" if one.get("rule") else ""
-        click.echo(f"  erased: {one['part']} of {one['id'] or 'the run'}{at}{rule}")
+        click.echo(f"  erased: {one['part']} of {printable(one['id'] or 'the run')}{at}{rule}")
     for one in verification["findings"]:
         click.echo(f"  {one['change']}: {printable(one['element'])}: {printable(one['detail'])}")
 
