@@ -161,8 +161,8 @@ class MessageRecording:
         if self.thread_bytes > 0:
             return True
         # What is held back is searched together with the piece that decides it.
-        held = self._body.waiting_size if isinstance(self._body, StreamedBody) else 0
-        return self._speed.is_too_slow_for(size + held)
+        waiting_size = self._body.waiting_size if isinstance(self._body, StreamedBody) else 0
+        return self._speed.is_too_slow_for(size + waiting_size)
 
     def _feed_on_thread(self, pieces: Sequence[tuple[int, bytes]], size: int) -> bool:
         """Have the thread redact pieces, in their turn. Return False if they have to be redacted here."""
