@@ -1,5 +1,6 @@
 """Any other HTTP API: JSON as JSON, text as text, event streams and WebSockets as lists of messages."""
 
+import re
 from collections.abc import Sequence
 from typing import Final
 
@@ -25,6 +26,19 @@ JSON_RPC: Final = ("json_rpc", "json_rpc_batch")
 def claim_json_rpc(_headers: Headers, methods: tuple[str, ...]) -> Claim | None:
     """Claim calls of any method. It counts only where nothing else claims the request, by its head either."""
     return Claim(operation=JSON_RPC[len(methods) > 1], kind=None) if methods else None
+
+
+PRESIGNED_POST: Final = "presigned_post"
+"""The operation of a form by which a client uploads a file with somebody else's signature: that of S3, and of stores like it."""
+
+_POLICY_FIELD: Final = re.compile(rb'name="[Pp]olicy"')
+_SIGNED_FIELDS: Final = re.compile(rb'name="(?:x-(?:amz|goog|oss|obs)-signature|signature)"', re.IGNORECASE)
+
+
+def claim_body(body: bytes) -> Claim | None:
+    """Claim a form with a signed policy, which is new in each run, as are its times."""
+    is_signed = _POLICY_FIELD.search(body) and _SIGNED_FIELDS.search(body)
+    return Claim(operation=PRESIGNED_POST, kind=None) if is_signed else None
 
 
 def summarize_answer(answer: Json) -> AnswerSummary:
@@ -113,6 +127,8 @@ DIALECT: Final = Dialect(
     name="generic",
     claim=claim,
     claim_json_rpc=claim_json_rpc,
+    claim_body=claim_body,
+    body_mark=b'olicy"',
     precedence=9,  # claims everything else
     assemble=assemble,
     summarize_answer=summarize_answer,
