@@ -1,10 +1,10 @@
 """Forms by which a client uploads a file with somebody else's signature."""
 
 import pytest
-from tests.calls.sample_requests import PROFILES
 
 from calls.keys.key import make_key
 from calls.model import Body, Request
+from tests.calls.sample_requests import PROFILES
 
 FIELDS = {
     "key": "k3.txt",
