@@ -17,7 +17,7 @@ from proxy.capture.control_path import control_path
 from proxy.commands.store_elsewhere import StoreElsewhere
 from proxy.errors import Failure
 from proxy.processes import settings_match as agreement
-from proxy.processes.child_process import ChildProcess
+from proxy.processes.child_process import ChildProcess, reap_orphans
 from proxy.processes.command_processes import CommandProcesses, reachable_host
 from proxy.processes.ports import reserve_port
 from proxy.run_names import recording_path
@@ -107,6 +107,7 @@ async def _serve(
     try:
         async with asyncio.TaskGroup() as group:
             group.create_task(_stop(stopped, say))
+            group.create_task(reap_orphans())
             if any(canary.every for canary in settings.canary) and settings.part != "store":
                 # Few have canaries.
                 from proxy.canary.schedule import run_canaries

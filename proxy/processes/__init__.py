@@ -4,7 +4,7 @@ command_processes    the store server and workers of a command
 store_connection     the store server that a command uses, while it starts
 store_server         the process of the store server
 store_helper         a helper process of the store server
-child_process        start one process and wait until it is ready
+child_process        start one process and wait until it is ready; reap orphans
 forked_process       have a worker forked by a process that is ready
 early_worker         start a worker before the settings are known
 early_process        a worker that was started early

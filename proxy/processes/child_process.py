@@ -8,7 +8,8 @@ import json
 import os
 import signal
 import sys
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import IO, Any, Protocol, Self
 
@@ -19,6 +20,9 @@ from proxy.processes.log_files import open_log
 
 GRACE = 4.5
 """Seconds that a process may take to stop before it is killed. Workers stop first, then the store server, in 10 s."""
+
+ORPHANS_INTERVAL = 10.0
+"""Seconds between two looks for dead orphans. The ends of our own processes are taken note of sooner."""
 
 STOP = b"stop\n"
 """The last line that a process reads when it is stopped. If stdin ends without it, the parent was killed."""
@@ -205,3 +209,32 @@ def _parse_message(line: bytes) -> dict[str, Any]:
     except ValueError:
         return {}
     return message if isinstance(message, dict) else {}
+
+
+async def reap_orphans(interval: float = ORPHANS_INTERVAL) -> None:
+    """Reap children that have been dead for two looks, until cancelled. Does nothing unless this is process 1.
+
+    A process whose parent ended, for instance one that `docker exec` left, becomes a child of process 1. In a container without an
+    init nobody else takes note of its end, and it keeps its number, of which `pids.max` allows so many.
+    """
+    if os.getpid() != 1:
+        return
+    before: set[int] = set()
+    while True:
+        await asyncio.sleep(interval)
+        dead = set(await asyncio.to_thread(lambda: [*_dead_children()]))
+        for process in dead & before:
+            with suppress(ChildProcessError):
+                os.waitpid(process, os.WNOHANG)  # noqa: ASYNC222 - it returns at once
+        before = dead
+
+
+def _dead_children() -> Iterator[int]:
+    own = str(os.getpid()).encode()
+    for name in os.listdir("/proc"):
+        if name.isdigit():
+            with suppress(OSError, ValueError), open(f"/proc/{name}/stat", "rb") as file:
+                stat = file.read()
+                state, parent = stat[stat.rindex(b")") + 2 :].split(None, 2)[:2]
+                if state == b"Z" and parent == own:
+                    yield int(name)

@@ -7,7 +7,9 @@ import httpx2
 
 from store.anchors.failure import AnchorFailure
 
-TIMEOUT: Final = httpx2.Timeout(10.0)
+TIMEOUT: Final = 10.0
+"""Seconds for each of connecting, sending and reading."""
+
 LONGEST_ANSWER: Final = 64 << 10
 """Bytes that are read of a response."""
 
@@ -24,7 +26,7 @@ class Answer(NamedTuple):
 
 def make_client() -> httpx2.AsyncClient:
     """Return a client. It uses no proxy of the environment: that may be Playhead itself."""
-    return httpx2.AsyncClient(timeout=TIMEOUT, trust_env=False)
+    return httpx2.AsyncClient(timeout=httpx2.Timeout(TIMEOUT), trust_env=False)
 
 
 async def post(client: httpx2.AsyncClient, url: str, content: bytes, kind: str) -> Answer:
@@ -41,5 +43,7 @@ async def post(client: httpx2.AsyncClient, url: str, content: bytes, kind: str) 
                     )
             media_type = response.headers.get("content-type", "").partition(";")[0].strip().lower()
             return Answer(response.status_code, media_type, read)
+    except httpx2.TimeoutException as error:
+        raise AnchorFailure(f"{host} does not answer within {TIMEOUT:g} seconds") from error
     except (httpx2.HTTPError, httpx2.InvalidURL) as error:
         raise AnchorFailure(f"{host} does not answer: {str(error) or type(error).__name__}") from error
