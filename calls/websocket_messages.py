@@ -17,9 +17,6 @@ from calls.model import EMPTY_BODY, Body, ChunkKind, Headers, Json, Request, hea
 
 _AUDIO_TYPES: Final = ("input_audio_buffer.append", "input_audio.append")
 
-NORMAL_CLOSURE: Final = 1000
-"""The close code of a normal closure (RFC 6455 7.4.1)."""
-
 
 class AudioPiece(msgspec.Struct, frozen=True):
     """A piece of an audio stream. Consecutive pieces with the same `frame` belong together."""

@@ -6,12 +6,7 @@ import tomllib
 from collections.abc import Sequence
 from typing import Any, Final
 
-from calls.overrides.overrides import BadOverride, Lines, Override, quote_names, read_overrides
-
-
-def parse_overrides(text: str, *, is_json: bool) -> tuple[Override, ...]:
-    """Parse the overrides in the text of a file. Raises BadOverride with the line."""
-    return read_overrides(*read_entries(text, is_json=is_json))
+from calls.overrides.overrides import BadOverride, Lines, quote_names
 
 
 def read_entries(text: str, *, is_json: bool) -> tuple[Sequence[Any], Lines]:

@@ -14,9 +14,6 @@ from calls.events import EffectBatch, Gap
 from calls.model import FORMAT, Body, Exchange, Headers, Response
 from store.bundle.trace import Piece, chunk_to_json, effects_to_json, gap_to_json, rfc3339_ns
 
-BODY_BYTES: Final = ("base64", "digest", "opened", "prefix", "suffix", "text")
-"""The members of a body that a statement leaves out: its bytes have a commitment of their own."""
-
 RUN_FACTS: Final = ("forked_at", "id", "isolation", "labels", "name", "parent")
 """The members of a run that are said about it; the others are counted over its exchanges, or change without anybody's doing."""
 
@@ -96,17 +93,6 @@ def exchange_statement(exchange: Exchange) -> bytes:
         step=exchange.step,
     )
     return _encode(statement)
-
-
-def exchange_statement_of_json(exchange: Mapping[str, Any]) -> bytes:
-    """Return the statement of an exchange as a line of a bundle shows it."""
-    members = dict(exchange)
-    for side in ("request", "response"):
-        message = members.get(side)
-        if isinstance(message, Mapping) and isinstance(body := message.get("body"), Mapping):
-            without_bytes = {name: value for name, value in body.items() if name not in BODY_BYTES}
-            members[side] = {**message, "body": without_bytes}
-    return canonical_json(members)
 
 
 def gap_statement(gap: Gap) -> bytes:

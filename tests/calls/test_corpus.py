@@ -6,13 +6,14 @@ from functools import lru_cache
 from calls.codec.json import dumps
 from calls.derive import derive_call
 from calls.events import ExchangeClosed
-from calls.exchange_builder import ExchangeBuilder, exchange_events
+from calls.exchange_builder import ExchangeBuilder
 from calls.keys.explain import explain_key
 from calls.keys.key import make_key, raw_digest
 from calls.model import Call, Exchange
 from store.active_profiles import load_profiles
 from tests.calls.recorded import exchange
 from tests.support.corpus import cassettes
+from tests.support.exchange_events import exchange_events
 
 PROFILES = load_profiles()
 

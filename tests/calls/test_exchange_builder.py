@@ -15,10 +15,10 @@ from calls.exchange_builder import (
     NoRequestHead,
     State,
     build_ordinary,
-    exchange_events,
 )
 from calls.model import Exchange, Outcome
 from tests.calls.strategies import exchanges
+from tests.support.exchange_events import exchange_events
 
 ID = "0198c1d2-0000-7000-8000-000000000000"
 

@@ -8,13 +8,13 @@ import pytest
 from msgspec.structs import replace
 
 from calls.events import Data, Gap, MessageEnded, Record, RequestStarted, encode_records
-from calls.exchange_builder import exchange_events
 from calls.model import Exchange
 from store.ingest.drain import Drain
 from store.ingest.open_exchange_files import OpenExchangeFiles
 from store.spool import Position, Spool
 from tests.store import exchanges as made
 from tests.store.samples import NOON, uuid7
+from tests.support.exchange_events import exchange_events
 
 PLENTY = 1 << 30
 

@@ -17,9 +17,9 @@ from typing import Any
 import httpx2
 import pytest
 
-from calls.exchange_builder import exchange_events
 from store.spool import Spool
 from tests.store.ingest.test_ingester import RUN, conversation, write_records
+from tests.support.exchange_events import exchange_events
 
 ROOT = Path(__file__).resolve().parents[2]
 

@@ -12,11 +12,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from calls.overrides.override_toml import parse_overrides
+from calls.overrides.override_toml import read_entries
 from calls.overrides.overrides import (
     Arguments,
     BadOverride,
     Fault,
+    Override,
     OverrideMatch,
     Patch,
     Text,
@@ -25,6 +26,12 @@ from calls.overrides.overrides import (
     clean_entries,
     read_overrides,
 )
+
+
+def parse_overrides(text: str, *, is_json: bool) -> tuple[Override, ...]:
+    """The overrides in the text of a file."""
+    return read_overrides(*read_entries(text, is_json=is_json))
+
 
 FILE = """\
 # what if the search had found nothing?

@@ -12,7 +12,6 @@ from msgspec.structs import replace
 
 from calls.derive import derive_call
 from calls.events import Gap, encode_records
-from calls.exchange_builder import exchange_events
 from calls.model import Exchange
 from store.attribution.grouping import RunGrouping
 from store.attribution.run_assignment import assign_run, assign_to_trace, assignable_trace
@@ -26,6 +25,7 @@ from store.query.runs import Runs
 from store.spool import Spool
 from tests.store.running_store import PROFILES, import_bundle, open_store
 from tests.store.samples import NOON, SECOND, exchange, prose, uuid7
+from tests.support.exchange_events import exchange_events
 
 OWNER = "18f3a2-10.0.0.7"
 TRACE = "4bf92f3577b34da6a3ce929d0e0e4736"

@@ -9,7 +9,6 @@ import pytest
 from msgspec.structs import replace
 
 from calls.events import EffectBatch, Gap, Record, ReplayReported, encode_records
-from calls.exchange_builder import exchange_events
 from calls.model import Body, Call, Chunk, Exchange
 from store.bundle.bundle import read_bundle
 from store.bundle.rows_bundle import read_rows
@@ -27,6 +26,7 @@ from tests.store import exchanges as made
 from tests.store.exchanges import effect_batch
 from tests.store.running_store import RunningStore, make_ingester, open_store, running
 from tests.store.samples import NOON, uuid7
+from tests.support.exchange_events import exchange_events
 
 RUN = "night"
 

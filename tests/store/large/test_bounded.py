@@ -9,13 +9,13 @@ import pytest
 from msgspec.structs import replace
 
 from calls.events import encode_records
-from calls.exchange_builder import exchange_events
 from calls.model import Body, Chunk, Exchange
 from store.generations.auto_session_file import AutoSession
 from store.spool import Spool
 from tests.store import exchanges as made
 from tests.store.samples import NOON, uuid7
 from tests.store.test_store_server_process import Process, data, store_server
+from tests.support.exchange_events import exchange_events
 
 __all__ = ["data"]
 

@@ -18,7 +18,6 @@ from starlette.types import Message
 
 from calls.derive import derive_call
 from calls.events import ExchangeClosed, encode_records
-from calls.exchange_builder import exchange_events
 from calls.model import Body, Call, Chunk, Exchange
 from store.access.grants import FULL_GRANT, GRANT
 from store.active_profiles import load_profiles
@@ -37,6 +36,7 @@ from store.spool import Spool
 from tests.store import exchanges as made
 from tests.store.running_store import running, serving_api
 from tests.store.samples import NOON, uuid7
+from tests.support.exchange_events import exchange_events
 
 RUN = "night"
 PROFILES = load_profiles()
