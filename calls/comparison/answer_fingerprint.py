@@ -36,6 +36,11 @@ _VOLATILE_MEMBERS: Final = frozenset(
 """Members of an answer with its id, time, model and cost, which do not count as content."""
 
 _THOUGHT_MEMBERS: Final = frozenset(("reasoning", "reasoning_content", "thinking", "thought"))
+_THOUGHT_VALUES: Final = frozenset((*_THOUGHT_MEMBERS, "reasoningContent"))
+"""Members whose value, if it is no text, has the thoughts as texts: of Bedrock and Mistral."""
+
+# Not a set: a member of a body may be a value that has no hash.
+_THOUGHT_TYPES: Final = ("reasoning", "thinking", "thought")
 
 # Numbers are written as they are: canonical numbers for a vector of a thousand decimals take longer than everything else.
 _write: Final = make_writer(str, sorts=True, is_ascii=True)
@@ -44,8 +49,12 @@ _WORD: Final = re.compile(r"\w+")
 _SCALARS: Final = (str, int, float, Decimal, NoneType)
 
 
-def answer_meaning(call: Call, plan: Plan | None = None) -> Json:
-    """Return the content of a call's answer without the fields that its profile ignores."""
+def answer_meaning(call: Call, plan: Plan | None = None, *, has_all_thoughts: bool = False) -> Json:
+    """Return the content of a call's answer without the fields that its profile ignores.
+
+    With `has_all_thoughts` also with the thoughts that are texts of items and parts (OpenAI's Responses, Gemini, Bedrock). They are not
+    in the digests that are stored, with which those of older calls are compared.
+    """
     if call.kind == "model" and (call.text is not None or call.tool_calls):
         without = _ignoring(call.answer, plan)
         tool_calls: list[Json] = [{"name": tool.name, "arguments": without(tool.arguments)} for tool in call.tool_calls]
@@ -54,7 +63,8 @@ def answer_meaning(call: Call, plan: Plan | None = None) -> Json:
             "tool_calls": tool_calls,
             "finish_reason": call.finish_reason,
         }
-        content["thoughts"] = list(_thoughts(without_ignored(call.answer, plan)))
+        read_thoughts = _all_thoughts if has_all_thoughts else _thoughts
+        content["thoughts"] = list(read_thoughts(without_ignored(call.answer, plan)))
         return {name: value for name, value in content.items() if value not in (None, [])}
     return _without_members(
         without_ignored(call.answer, plan),
@@ -80,10 +90,10 @@ def without_empty_text(call: Call) -> Call:
     return replace(call, text=None) if call.text == "" and call.tool_calls else call
 
 
-def answer_digest(exchange: Exchange, call: Call, plan: Plan | None = None) -> str:
+def answer_digest(exchange: Exchange, call: Call, plan: Plan | None = None, *, has_all_thoughts: bool = False) -> str:
     """Return the digest of an answer's content, its status and whether it is complete. Binary bodies count by their bytes."""
     response = exchange.response
-    content = answer_meaning(without_empty_text(call), plan)
+    content = answer_meaning(without_empty_text(call), plan, has_all_thoughts=has_all_thoughts)
     if content is None and response is not None:
         content = {"bytes": digest(DOMAIN, response.body.data)}
     status = response.status if response else None
@@ -154,6 +164,19 @@ def _thoughts(answer: Json) -> Iterator[Json]:
                     yield inner
         elif isinstance(value, list | tuple):
             waiting += value
+
+
+def _all_thoughts(answer: Json, *, is_thought: bool = False) -> Iterator[Json]:
+    if isinstance(answer, list | tuple):
+        for item in answer:
+            yield from _all_thoughts(item, is_thought=is_thought)
+    elif isinstance(answer, Mapping):
+        is_thought = is_thought or answer.get("thought") is True or answer.get("type") in _THOUGHT_TYPES
+        for name, inner in answer.items():
+            if not isinstance(inner, str):
+                yield from _all_thoughts(inner, is_thought=is_thought or name in _THOUGHT_VALUES)
+            elif name in _THOUGHT_MEMBERS or (is_thought and name == "text"):
+                yield inner
 
 
 def call_target(call: Call) -> Json:

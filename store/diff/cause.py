@@ -41,7 +41,7 @@ class ComparedCall:
     @property
     def answer_meaning(self) -> Json:
         """The meaning of the answer, without ids and ignored parts."""
-        return answer_meaning(self.call, self.ignore_plan)
+        return answer_meaning(self.call, self.ignore_plan, has_all_thoughts=True)
 
     @property
     def is_client_gone(self) -> bool:

@@ -163,9 +163,10 @@ class Inquiry:
 
 def _repeat_cause(one: ComparedCall, other: ComparedCall) -> Cause:
     """Return why two calls differ whose requests are the same apart from volatile values."""
-    if answer_digest(one.answer_exchange, one.call, one.ignore_plan) == answer_digest(
-        other.answer_exchange, other.call, other.ignore_plan
-    ):
+    here, there = (
+        answer_digest(side.answer_exchange, side.call, side.ignore_plan, has_all_thoughts=True) for side in (one, other)
+    )
+    if here == there:
         return "volatile"
     if one.call.kind == "model":
         return "answer"

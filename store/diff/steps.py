@@ -115,13 +115,13 @@ def make_gist(exchange: Exchange, reader: StepReader) -> Gist:
     call = reader.derive_call(exchange, key)
     price = call_cost(exchange, call)
     ignored = reader.ignore_plan(call)
-    meaning = answer_digest(exchange, call, ignored)
+    meaning = answer_digest(exchange, call, ignored, has_all_thoughts=True)
     return Gist(
         attempt=attempt_of(exchange, call),
         marks=_marks(key, call),
         host=key.route.host,
         answer_digest=meaning,
-        full_answer_digest=meaning if ignored is None else answer_digest(exchange, call),
+        full_answer_digest=meaning if ignored is None else answer_digest(exchange, call, has_all_thoughts=True),
         request_digest=raw_digest(exchange.request),
         actor=exchange.actor,
         method=exchange.request.method,

@@ -7,6 +7,7 @@ from hypothesis import example, given
 from msgspec.structs import replace
 
 from calls.codec.json import dumps, parse_json
+from calls.codec.lenient_json import as_object
 from calls.comparison import answer_fingerprint
 from calls.comparison.answer_fingerprint import answer_digest, answer_meaning, word_set
 from calls.derive import derive_call
@@ -115,3 +116,32 @@ def test_thoughts_count() -> None:
     )
     assert "thoughts" in dict(meaning_of(one))  # type: ignore[call-overload]
     assert digest_of(one) != digest_of(other)
+
+
+@pytest.mark.parametrize(
+    "answer",
+    [
+        {"output": [{"type": "reasoning", "summary": [{"type": "summary_text", "text": "THOUGHT"}]}]},
+        {"output": [{"type": "reasoning", "content": [{"type": "reasoning_text", "text": "THOUGHT"}]}]},
+        {"candidates": [{"content": {"parts": [{"thought": True, "text": "THOUGHT"}, {"text": "said"}]}}]},
+        {"output": {"message": {"content": [{"reasoningContent": {"reasoningText": {"text": "THOUGHT"}}}]}}},
+        {
+            "choices": [
+                {"message": {"content": [{"type": "thinking", "thinking": [{"type": "text", "text": "THOUGHT"}]}]}}
+            ]
+        },
+        {"choices": [{"message": {"content": "said", "reasoning_content": "THOUGHT"}}]},
+    ],
+)
+def test_two_runs_are_compared_with_the_thoughts_of_every_api(answer: dict[str, Json]) -> None:
+    call = replace(derive_call(exchange(0), PROFILES), kind="model", text="said", answer=answer)
+    assert as_object(answer_meaning(call, has_all_thoughts=True))["thoughts"] == ["THOUGHT"]
+    odd = replace(call, answer={"type": {}, "thought": {"text": 1}, "reasoning": [None, {"text": {}}]})
+    assert "thoughts" not in as_object(answer_meaning(odd, has_all_thoughts=True))
+
+
+def test_stored_digests_stay_comparable() -> None:
+    """Those of the calls that are stored already are compared with those of new calls."""
+    answer: dict[str, Json] = {"output": [{"type": "reasoning", "summary": [{"type": "summary_text", "text": "so"}]}]}
+    call = replace(derive_call(exchange(0), PROFILES), kind="model", text="said", answer=answer)
+    assert answer_digest(exchange(0), call) == answer_digest(exchange(0), replace(call, answer={"output": []}))

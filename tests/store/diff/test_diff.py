@@ -81,6 +81,31 @@ def test_an_answer_that_an_override_edited_is_not_called_sampling(capsys: pytest
     assert "  edited in B " in capsys.readouterr().out
 
 
+def test_a_request_that_repeats_other_thoughts_follows_from_the_answer_that_had_them() -> None:
+    url = "https://api.openai.com/v1/responses"
+
+    def thinking(thought: str, offset: int) -> list[Exchange]:
+        said = {"type": "message", "role": "assistant", "content": [{"type": "output_text", "text": "7"}]}
+        output = [{"type": "reasoning", "id": "rs_1", "summary": [{"type": "summary_text", "text": thought}]}, said]
+        asked: list[Any] = [{"role": "user", "content": "How many?"}]
+        again = [*asked, *output, {"role": "user", "content": "Sure?"}]
+        answers = [
+            {"object": "response", "model": "m", "status": "completed", "output": one} for one in (output, [said])
+        ]
+        return [
+            exchange(
+                offset + number,
+                url=url,
+                request=json.dumps({"model": "m", "input": given}).encode(),
+                response=json.dumps(answer).encode(),
+            )
+            for number, (given, answer) in enumerate(zip((asked, again), answers, strict=True))
+        ]
+
+    found = diff(thinking("I count primes.", 0), thinking("Enumerating them by hand.", 10))
+    assert causes(found) == ["answer", "follows"]
+
+
 def test_another_prompt_is_the_cause_also_of_all_later_requests_that_repeat_it() -> None:
     result = diff(Agent(), Agent(system="Be brief!"))
     assert causes(result) == ["prompt", "same", "follows", "same", "follows", "same", "follows", "same"]
