@@ -46,6 +46,7 @@ _REPORT_PATHS: Final = re.compile(
       /api/\d+/envelope/                             # Sentry, GlitchTip, and Sentry's Relay
     | /api/public/ingestion                          # Langfuse
     | /api/v1/private/(traces|spans)(/batch)?        # Opik
+    | /opentelemetry\.proto\.collector\.\w+\.\w+\.\w+Service/Export  # OpenTelemetry's exporters by gRPC
     )""",
     re.VERBOSE,
 )

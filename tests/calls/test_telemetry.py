@@ -29,6 +29,9 @@ OTEL = (("User-Agent", "OTel-OTLP-Exporter-Python/1.39.0"), ("Content-Type", "ap
         ("POST", "127.0.0.1", "/relay/api/1/envelope/"),
         ("POST", "langfuse.corp.example", "/api/public/ingestion"),
         ("POST", "localhost", "/api/v1/private/spans/batch"),
+        ("POST", "collector.corp.example", "/opentelemetry.proto.collector.trace.v1.TraceService/Export"),
+        ("POST", "localhost", "/opentelemetry.proto.collector.logs.v1.LogsService/Export"),
+        ("POST", "localhost", "/opentelemetry.proto.collector.profiles.v1development.ProfilesService/Export"),
     ],
 )
 def test_services_that_take_reports_are_known(method: str, host: str, path: str) -> None:
@@ -50,6 +53,7 @@ def test_services_that_take_reports_are_known(method: str, host: str, path: str)
         ("POST", "shop.example.com", "/api/42/envelope"),
         ("GET", "langfuse.corp.example", "/api/public/ingestion"),
         ("POST", "localhost", "/api/v1/private/traces/search"),
+        ("POST", "localhost", "/opentelemetry.proto.collector.trace.v1.TraceService/Query"),
     ],
 )
 def test_what_is_asked_is_no_report(method: str, host: str, path: str) -> None:
