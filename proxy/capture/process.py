@@ -44,7 +44,6 @@ class Process(msgspec.Struct, frozen=True, kw_only=True):
     parent: int
     group: int
     session: int
-    terminal: int
     arguments: tuple[str, ...]
     user: int
 
@@ -75,7 +74,7 @@ def read_process(pid: int) -> Process | None:
         user = os.stat(f"/proc/{pid}").st_uid
         # The program's name is in parentheses, and may itself have parentheses and blanks.
         fields = stat[stat.rindex(b")") + 2 :].split()
-        parent, group, session, terminal, start_time = (int(fields[n]) for n in (1, 2, 3, 4, 19))
+        parent, group, session, start_time = (int(fields[n]) for n in (1, 2, 3, 19))
     except (OSError, ValueError, IndexError):
         return None
     arguments = tuple(part.decode("utf-8", "replace") for part in line.split(b"\0")[:-1])
@@ -85,7 +84,6 @@ def read_process(pid: int) -> Process | None:
         parent=parent,
         group=group,
         session=session,
-        terminal=terminal,
         arguments=arguments,
         user=user,
     )

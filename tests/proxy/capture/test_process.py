@@ -76,7 +76,7 @@ def test_a_process_that_is_gone_is_none() -> None:
 
 
 def process(*arguments: str) -> Process:
-    return Process(pid=7, start_time=255, parent=1, group=7, session=7, terminal=0, arguments=arguments, user=0)
+    return Process(pid=7, start_time=255, parent=1, group=7, session=7, arguments=arguments, user=0)
 
 
 @pytest.mark.parametrize(
