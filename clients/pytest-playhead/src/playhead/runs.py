@@ -52,7 +52,7 @@ class Tokens:
 
 
 class Run:
-    """One run of an agent. Its content is fetched anew each time."""
+    """One run of an agent. Each access fetches its current content."""
 
     def __init__(
         self,

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 @cache
 def install() -> None:
-    """Record from now on. Raises ImportError if langchain-core is not there."""
+    """Record all graphs, chains, models, tools and retrievers from now on. Raises ImportError without langchain-core."""
     from langchain_core.runnables.config import var_child_runnable_config
     from langchain_core.tracers.context import register_configure_hook
 
@@ -38,7 +38,7 @@ def _make_handler(reporter: StepReporter) -> Any:
     from langchain_core.callbacks import BaseCallbackHandler
 
     class Handler(BaseCallbackHandler):  # type: ignore[misc,unused-ignore] # the framework is not there when types are checked
-        """Receives what LangChain's callback managers say."""
+        """Receives the events of LangChain's callback managers."""
 
         run_inline = True
 
@@ -53,17 +53,17 @@ def _make_handler(reporter: StepReporter) -> Any:
             name: str | None = None,
             **_: Any,
         ) -> None:
-            """A graph, a node, or a chain within one."""
+            """A graph, a node, or a chain within one begins."""
             node = (metadata or {}).get("langgraph_node")
             kind = "node" if node is not None and node == name else "chain"
             reporter.start(run_id, parent_run_id, kind, name or str(node or "chain"), inputs)
 
         def on_chain_end(self, outputs: Any, *, run_id: UUID, **_: Any) -> None:
-            """It returned."""
+            """A chain or a node returned."""
             reporter.end(run_id, outputs)
 
         def on_chain_error(self, error: BaseException, *, run_id: UUID, **_: Any) -> None:
-            """It raised, or was interrupted to wait for a person."""
+            """A chain or a node raised an exception, or was interrupted to wait for a person."""
             reporter.end(run_id, error=error)
 
         def on_tool_start(
@@ -79,11 +79,11 @@ def _make_handler(reporter: StepReporter) -> Any:
             reporter.start(run_id, parent_run_id, "tool", str((serialized or {}).get("name") or "tool"), input_str)
 
         def on_tool_end(self, output: Any, *, run_id: UUID, **_: Any) -> None:
-            """It returned."""
+            """A tool returned."""
             reporter.end(run_id, getattr(output, "content", output))
 
         def on_tool_error(self, error: BaseException, *, run_id: UUID, **_: Any) -> None:
-            """It raised."""
+            """A tool raised an exception."""
             reporter.end(run_id, error=error)
 
         def on_retriever_start(
@@ -101,11 +101,11 @@ def _make_handler(reporter: StepReporter) -> Any:
             )
 
         def on_retriever_end(self, documents: Any, *, run_id: UUID, **_: Any) -> None:
-            """They were found."""
+            """A retriever returned."""
             reporter.end(run_id, documents)
 
         def on_retriever_error(self, error: BaseException, *, run_id: UUID, **_: Any) -> None:
-            """They were not."""
+            """A retriever raised an exception."""
             reporter.end(run_id, error=error)
 
     return Handler()

@@ -20,7 +20,7 @@ _WHERE: Final = "an interrupt of LangGraph"
 
 @cache
 def install() -> None:
-    """Ask from now on, where Playhead records or replays the program. Raises ImportError if langgraph is not there."""
+    """Ask people from now on, where Playhead records or replays the program. Raises ImportError without langgraph."""
     from langgraph.pregel import Pregel
     from langgraph.types import Command
 

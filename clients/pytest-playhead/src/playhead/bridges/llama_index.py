@@ -11,7 +11,7 @@ from playhead.bridges.steps import StepReporter, name_requests
 
 @cache
 def install() -> None:
-    """Record from now on. Raises ImportError if llama-index-core is not there."""
+    """Record workflows, queries, models and retrievers from now on. Raises ImportError without llama-index-core."""
     from llama_index.core.instrumentation import get_dispatcher
     from llama_index.core.instrumentation.span import BaseSpan
     from llama_index.core.instrumentation.span_handlers import BaseSpanHandler
@@ -45,7 +45,7 @@ def install() -> None:
             result: Any = None,
             **_: Any,
         ) -> Any:
-            """It returned."""
+            """A function returned."""
             reporter.end(id_, result)
             return self.open_spans.get(id_)
 
@@ -57,7 +57,7 @@ def install() -> None:
             err: BaseException | None = None,
             **_: Any,
         ) -> Any:
-            """It raised."""
+            """A function raised an exception."""
             reporter.end(id_, error=err or "stopped")
             return self.open_spans.get(id_)
 

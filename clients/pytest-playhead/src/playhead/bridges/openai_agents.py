@@ -10,7 +10,7 @@ from playhead.bridges.steps import StepReporter, name_requests
 
 @cache
 def install() -> None:
-    """Record from now on, beside the processors that there are. Raises ImportError if openai-agents is not there."""
+    """Record from now on; other tracing processors keep working. Raises ImportError without openai-agents."""
     from agents.tracing import TracingProcessor, add_trace_processor, get_current_span
 
     reporter = StepReporter("agents")
@@ -27,12 +27,12 @@ def install() -> None:
             reporter.end(trace.trace_id)
 
         def on_span_start(self, span: Any) -> None:
-            """A part of it begins."""
+            """A part of a workflow begins."""
             data = span.span_data
             reporter.start(span.span_id, span.parent_id or span.trace_id, data.type, getattr(data, "name", None) or "")
 
         def on_span_end(self, span: Any) -> None:
-            """A part of it ends. What it got and returned is known only now."""
+            """A part of a workflow ends. Only now is its input and output known."""
             data = span.span_data.export()
             output = data.get("output") if data.get("output") is not None else data.get("to_agent")
             error = span.error
@@ -41,10 +41,10 @@ def install() -> None:
             )
 
         def shutdown(self) -> None:
-            """Nothing waits here."""
+            """Do nothing: this processor holds nothing back."""
 
         def force_flush(self) -> None:
-            """Nothing waits here."""
+            """Do nothing: this processor holds nothing back."""
 
     def current_agent() -> str | None:
         span = get_current_span()

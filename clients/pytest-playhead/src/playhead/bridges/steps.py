@@ -143,7 +143,7 @@ def describe(value: Any) -> str:
 
 
 def _plain(value: Any) -> Any:
-    """What stands for an object: its own data where it says them, and never its address in memory."""
+    """Return data for an object: its own if it offers any, and never its address in memory."""
     for method in ("model_dump", "to_dict", "dict"):
         dump = getattr(value, method, None)
         if callable(dump) and not isinstance(value, type):

@@ -69,7 +69,7 @@ def bisect_traces(steps: Sequence[Step], one: Trace, other: Trace) -> Bisection:
 
 
 class _MixedEffects:
-    """Effects of two traces. One that is asked otherwise than in its trace is taken from the other, if that has it."""
+    """The effects of two traces. An effect that the one trace does not have is taken from the other."""
 
     def __init__(self, exchanged: set[Key], here: Mapping[Key, Effect], there: Mapping[Key, Effect]) -> None:
         self._exchanged = exchanged
@@ -99,7 +99,7 @@ class _MixedEffects:
 
 
 def _execute_with(steps: Sequence[Step], trace: Trace, source: _MixedEffects) -> tuple[str, object] | str:
-    """Return how an execution ends and its output, or why it cannot be told."""
+    """Return how an execution ends and its output, or why these are not known."""
     execution = Execution(source, _refuse_to_ask, trace.seed, guard=False)
     again = replace(trace, steps=[])
     try:

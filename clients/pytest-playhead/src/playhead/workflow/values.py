@@ -1,7 +1,7 @@
 """Write values as JSON that can be recorded, compared and read back.
 
 JSON's own types, and with a tag: `bytes`, `datetime`, `date`, and floats that JSON does not have. A tuple becomes a list. Anything else is
-refused, because a text that stands for an object (`<Ticket at 0x7f…>`) is the same for two objects that differ.
+refused, because the text of an object (`<Ticket at 0x7f…>`) says nothing about its content.
 """
 
 from __future__ import annotations
