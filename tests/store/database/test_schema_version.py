@@ -8,6 +8,8 @@ from typing import Any, Final
 
 import asyncpg
 import pytest
+from alembic import command
+from alembic.config import Config
 from sqlalchemy import Connection, text
 
 import store.database.connection
@@ -175,6 +177,46 @@ async def test_an_upgrade_that_conflicts_with_an_older_store_server_is_tried_aga
     assert "is ready, after" in said[2]
     await database.close()
     drop(postgres_server, "updated")
+
+
+async def test_an_upgrade_has_its_locks_before_it_changes_anything(
+    postgres_server: EmbeddedServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A lock that is met after hours of changing data, and not had in time, would take them back."""
+    create(postgres_server, "locked")
+    database, older = Database(url(postgres_server, "locked")), Database(url(postgres_server, "locked"))
+    for one in (database, older):
+        await one.connect()
+    async with database.transaction() as connection:
+        await connection.run_sync(partial(upgrade, target="0001"))
+        tables = (await connection.scalars(text("SELECT tablename FROM pg_tables WHERE schemaname = 'public'"))).all()
+    begun: list[str] = []
+    change = command.upgrade
+
+    def note_and_change(config: Config, target: str) -> None:
+        begun.append(target)
+        change(config, target)
+
+    monkeypatch.setattr(command, "upgrade", note_and_change)
+
+    async def try_upgrade() -> None:
+        async with database.transaction() as connection:
+            await connection.execute(text("SET LOCAL lock_timeout = '20ms'"))
+            await connection.run_sync(upgrade)
+
+    of_the_first_version = sorted({*tables} & {*metadata.tables})
+    assert len(of_the_first_version) > 5
+    for table in of_the_first_version:
+        async with older.transaction() as writing:
+            await writing.execute(text(f"LOCK TABLE {table} IN ROW EXCLUSIVE MODE"))
+            with pytest.raises(DatabaseUnavailable, match="lock timeout"):
+                await try_upgrade()
+    assert begun == []
+    await database.prepare()
+    assert begun == ["head"]
+    for one in (database, older):
+        await one.close()
+    drop(postgres_server, "locked")
 
 
 @pytest.mark.parametrize("encoding", ["LATIN1", "SQL_ASCII"])
