@@ -34,6 +34,7 @@ from proxy.terminal.render_diff import show_diff
 from proxy.terminal.render_drift import show_drift
 from proxy.terminal.table import stdout_sheet
 from proxy.terminal.text import printable
+from proxy.terminal.waiting import show_waiting
 from proxy.worker.recordings import load_file
 from store.bundle.bundle import Bundle, read_bundle
 from store.diff.diff import build_diff as compared_runs
@@ -83,22 +84,25 @@ async def compare_recordings(settings: Settings, one: str, other: str) -> dict[s
     names = (one, other)
     files = {name: path for name in names if (path := _recording_file(name))}
     if all(name in files for name in names):
-        bundles = [load_file(files[name], redactor, reading.profiles) for name in names]
-        found_diff = compare_runs((one, bundles[0].exchanges), (other, bundles[1].exchanges), reading)
-        starts = [sorted(exchange.started_at for exchange in bundle.exchanges) for bundle in bundles]
-        return shape_with_recorded_effects(found_diff, (bundles[0], starts[0]), (bundles[1], starts[1]))
+        with show_waiting("comparing"):
+            bundles = [load_file(files[name], redactor, reading.profiles) for name in names]
+            found_diff = compare_runs((one, bundles[0].exchanges), (other, bundles[1].exchanges), reading)
+            starts = [sorted(exchange.started_at for exchange in bundle.exchanges) for bundle in bundles]
+            return shape_with_recorded_effects(found_diff, (bundles[0], starts[0]), (bundles[1], starts[1]))
     async with CommandProcesses(settings) as processes:
         if not files:
-            with await processes.connect_store_server() as api:
+            with await processes.connect_store_server() as api, show_waiting("comparing"):
                 return await asyncio.to_thread(_fetch_diff, api, one, other)
         sides = [await _load_bundle(processes, name, redactor, reading) for name in names]
-    return await asyncio.to_thread(compare_runs, (one, sides[0].exchanges), (other, sides[1].exchanges), reading)
+    with show_waiting("comparing"):
+        return await asyncio.to_thread(compare_runs, (one, sides[0].exchanges), (other, sides[1].exchanges), reading)
 
 
 def _fetch_diff(api: Api, one: str, other: str) -> dict[str, Any]:
     runs = [resolve_run_name(api, name) for name in (one, other)]
     try:
-        result: dict[str, Any] = api.get(f"/runs/{path_segment(runs[0])}/diff/{path_segment(runs[1])}", settled="true")
+        path = f"/runs/{path_segment(runs[0])}/diff/{path_segment(runs[1])}"
+        result: dict[str, Any] = api.get_patiently(path, settled="true")
     except NotFound as error:
         raise Failure(f"{error}; `playhead ls` lists what was recorded") from error
     return result

@@ -23,6 +23,9 @@ MAX_INT_DIGITS: Final = 4000
 LOOK_TIMEOUT: Final = 2.0
 """Seconds that a store server may take to answer whether it can be used. `up` does not stop before."""
 
+PATIENCE: Final = 600.0
+"""Seconds to wait for an answer that may take minutes to make, such as the comparison of two long runs."""
+
 _FEWEST_RUNS: Final = {"limit": "1", "fields": "id"}
 
 
@@ -48,9 +51,11 @@ class Api:
 
     def get(self, path: str, **query: Any) -> Any:
         """Get the JSON at a path of `/v1`. Raises NotFound or Failure."""
-        return self._request_json(
-            "GET", path, params={name: value for name, value in query.items() if value is not None}
-        )
+        return self._request_json("GET", path, params=_without_absent(query))
+
+    def get_patiently(self, path: str, **query: Any) -> Any:
+        """Get JSON that may take minutes to make."""
+        return self._request_json("GET", path, params=_without_absent(query), timeout=PATIENCE)
 
     def put(self, path: str, body: Mapping[str, Any], *, timeout: float | None = None) -> Any:
         """Put JSON. `timeout`: seconds to wait for the answer."""
@@ -181,6 +186,10 @@ class Api:
 
     def __exit__(self, *_: object) -> None:
         self.close()
+
+
+def _without_absent(query: Mapping[str, Any]) -> dict[str, Any]:
+    return {name: value for name, value in query.items() if value is not None}
 
 
 @contextmanager

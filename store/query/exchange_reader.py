@@ -176,6 +176,11 @@ class ExchangeReader:
             if is_last:
                 return
 
+    async def exchange_count(self, run: str) -> int:
+        """Return the number of exchanges of a run."""
+        async with self._database.connection() as connection:
+            return int(await connection.fetchval(RUN_COUNT, self._project, run))
+
     async def exchange_ids(self, run: str) -> set[str]:
         """Return the ids of all exchanges of a run."""
         async with self._database.connection() as connection:
@@ -327,6 +332,8 @@ def parse_uuid(text: str) -> uuid.UUID | None:
 
 
 EXCHANGES = "SELECT * FROM exchanges WHERE project = $1 AND id = ANY ($2::uuid[])"
+
+RUN_COUNT = "SELECT count(*) FROM exchanges WHERE project = $1 AND run = $2"
 
 RUN_IDS = "SELECT id FROM exchanges WHERE project = $1 AND run = $2"
 

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from store.api.routes import compare
 from store.bundle.bundle import Bundle, Entry, bundle_lines
 from store.database.connection import Database
 from store.diff.diff import compare_runs
@@ -53,6 +54,36 @@ async def test_a_run_that_was_never_recorded_is_a_problem(running_store: Running
     await import_agent(running_store, "good", Agent())
     is_problem(await running_store.api.get("/v1/runs/good/diff/none"), 404, "unknown_run")
     is_problem(await running_store.api.get("/v1/runs/no%20name/diff/good"), 422, "invalid_request")
+
+
+async def test_runs_that_are_too_long_together_are_refused_with_what_to_do(
+    running_store: RunningStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await import_agent(running_store, "good", Agent())
+    count = len(Agent().run("good"))
+    monkeypatch.setattr(compare, "MOST_COMPARED", 2 * count)
+    assert (await running_store.api.get("/v1/runs/good/diff/good")).status_code == 200
+    monkeypatch.setattr(compare, "MOST_COMPARED", 2 * count - 1)
+    problem = await running_store.api.get("/v1/runs/good/diff/good")
+    is_problem(problem, 507, "too_large")
+    assert f"run good has {count} and run good has {count} requests" in problem.json()["detail"]
+    assert "playhead export RUN -o FILE" in problem.json()["detail"]
+
+
+async def test_a_comparison_ends_when_its_client_has_left(
+    running_store: RunningStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await import_agent(running_store, "good", Agent())
+    gists: list[str] = []
+
+    async def leave(_: object) -> bool:
+        return True
+
+    monkeypatch.setattr(compare, "_BATCH", 1)
+    monkeypatch.setattr(compare, "make_gist", lambda exchange, _: gists.append(exchange.id))
+    monkeypatch.setattr("starlette.requests.Request.is_disconnected", leave)
+    assert (await running_store.api.get("/v1/runs/good/diff/good")).status_code == 499
+    assert len(gists) == 1
 
 
 @pytest.mark.slow

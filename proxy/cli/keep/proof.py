@@ -183,7 +183,7 @@ def verify_all(api: Api, keys: Sequence[str] = ()) -> dict[str, Any]:
     """Verify the tree of the project, then each of its runs; the findings of all of them. Without keys, those of the store server are trusted."""
     trust = {"key": list(keys)} if keys else {}
     try:
-        verification: dict[str, Any] = api.get("/verify", **trust)
+        verification: dict[str, Any] = api.get_patiently("/verify", **trust)
     except NotFound as error:
         raise Failure("nothing was recorded in this project yet, so nothing is sealed") from error
     verification |= {"runs": 0, "unproven_runs": []}
@@ -227,7 +227,7 @@ def _ask_server(api: Api, run: str) -> dict[str, Any]:
     if missing := incomplete_reason(api, name):
         click.echo(f"playhead: not all that was recorded is stored yet: {printable(missing)}", err=True)
     try:
-        found: dict[str, Any] = api.get(f"/runs/{path_segment(name)}/verify")
+        found: dict[str, Any] = api.get_patiently(f"/runs/{path_segment(name)}/verify")
     except NotFound as error:
         raise Failure(f"there is no run or file {run} here; `playhead ls` lists what was recorded") from error
     return found

@@ -141,7 +141,7 @@ def _print_snippet(snippet: Mapping[str, Any]) -> None:
 def _load_envelope(api: Api, run: str) -> dict[str, Any]:
     name = resolve_run_name(api, run)
     try:
-        found: dict[str, Any] = api.get(f"/runs/{path_segment(name)}/envelope")
+        found: dict[str, Any] = api.get_patiently(f"/runs/{path_segment(name)}/envelope")
     except NotFound as error:
         raise missing_run_failure(name) from error
     return found

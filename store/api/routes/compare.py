@@ -1,16 +1,17 @@
 """`/v1/runs/{a}/diff/{b}`: compare two runs. `/v1/drift`: changes of the models behind their names."""
 
 import asyncio
-from collections.abc import Sequence
-from typing import Annotated
+from collections.abc import Awaitable, Callable, Sequence
+from typing import Annotated, Final
 
-from fastapi import APIRouter, Depends, Query, Response
+from fastapi import APIRouter, Depends, Query, Request, Response
 
 from calls.model import Exchange
 from store.api.answers import JsonResponse
 from store.api.deferred_route import DeferredRoute
 from store.api.deps import Deps, TheDeps
 from store.api.parameters import RunId, Text, Time, WhenSettled, parse_times
+from store.api.problems import Problem
 from store.api.routes.runs import require_run
 from store.diff.diff import MOST_EXAMINED, Diff, Side, make_side
 from store.diff.steps import Gist, StepReader, make_gist
@@ -26,16 +27,24 @@ type LookedAt = Annotated[int, Query(ge=1, le=5000, description="how many differ
 
 _BATCH = 10
 
+MOST_COMPARED: Final = 30_000
+"""Requests of both runs together that are compared here, which take 120 MB. Those of 200,000 took 800."""
+
 
 @router.get("/runs/{a}/diff/{b}", summary="Where two runs differ, and why")
 async def get_diff(
-    deps: TheDeps, a: RunId, b: RunId, settled: WhenSettled, looked_at: LookedAt = MOST_EXAMINED
+    request: Request, deps: TheDeps, a: RunId, b: RunId, settled: WhenSettled, looked_at: LookedAt = MOST_EXAMINED
 ) -> Response:
-    """The calls of both runs, aligned, from the first that differs (docs/compare.md)."""
+    """The calls of both runs, aligned, from the first that differs (docs/compare.md). Runs that have more than 30,000 requests together
+    are refused with 507: export both and compare the files."""
     for run in (a, b):
         await deps.call_reader.check_run(run)
+    await _check_size(deps, (a, b))
     reader = StepReader(profiles=deps.profiles, clean=deps.clean)
-    one, other = [await _load_side(deps, run, reader) for run in (a, b)]
+    try:
+        one, other = [await _load_side(deps, run, reader, request.is_disconnected) for run in (a, b)]
+    except _ClientGone:
+        return Response(status_code=CLIENT_CLOSED_REQUEST)
     diff = await asyncio.to_thread(Diff, one, other, looked_at)
     for places in diff.batches_to_examine():
         here, there = diff.exchange_ids(places)
@@ -56,7 +65,28 @@ async def _with_effect(deps: Deps, runs: tuple[str, str], shape: Shape) -> Shape
     return await asyncio.to_thread(shape_with_effect, shape, *collected)
 
 
-async def _load_side(deps: Deps, run: str, reader: StepReader) -> Side:
+async def _check_size(deps: Deps, runs: Sequence[str]) -> None:
+    """Refuse a comparison that takes more memory than the store server may use. Raises Problem."""
+    counts = [await deps.call_reader.exchange_count(run) for run in runs]
+    if sum(counts) > MOST_COMPARED:
+        sizes = " and ".join(f"run {run} has {count:,}" for run, count in zip(runs, counts, strict=True))
+        detail = (
+            f"the runs are too long to be compared here: {sizes} requests, and the store server has memory for"
+            f" {MOST_COMPARED:,} together. Export both with `playhead export RUN -o FILE`, and compare the files with"
+            " `playhead diff FILE FILE`"
+        )
+        raise Problem(507, "too_large", detail)
+
+
+class _ClientGone(Exception):
+    """Nobody waits for the answer any more."""
+
+
+CLIENT_CLOSED_REQUEST: Final = 499
+"""The status of an answer that nobody gets, as nginx logs it."""
+
+
+async def _load_side(deps: Deps, run: str, reader: StepReader, is_client_gone: Callable[[], Awaitable[bool]]) -> Side:
     """Load one run, some exchanges at a time: only their gists stay in memory."""
     await require_run(deps, run)
     gists: list[Gist] = []
@@ -71,6 +101,8 @@ async def _load_side(deps: Deps, run: str, reader: StepReader) -> Side:
             # In a thread: computing the keys of long conversations takes a while.
             gists += await asyncio.to_thread(make_gists, waiting)
             waiting = []
+            if await is_client_gone():
+                raise _ClientGone
     gists += await asyncio.to_thread(make_gists, waiting)
     return await asyncio.to_thread(make_side, run, gists)
 
