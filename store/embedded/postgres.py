@@ -42,6 +42,7 @@ SETTINGS = {
     "wal_recycle": "off",  # or each erasure would have to overwrite 512 MB of old files
     "shared_buffers": "64MB",
     "max_connections": "50",
+    "max_locks_per_transaction": "1024",  # by connection: a query of all time locks twelve relations for each day
     "jit": "off",
 }
 

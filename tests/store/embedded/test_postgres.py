@@ -150,6 +150,12 @@ def test_what_a_commit_promised_is_on_disk_unless_somebody_asks_otherwise(base: 
         assert ask(server, "SHOW listen_addresses") == ""
 
 
+def test_requests_at_the_same_time_may_look_at_a_year(base: Path) -> None:
+    """Advisory locks are held in the same table as those of partitions and their indexes: twelve for each day and query."""
+    with real_initdb(), ensure_server(base, CARELESS) as server:
+        assert ask(server, f"SELECT count(pg_advisory_lock(n)) FROM generate_series(1, {12 * 365 * 10}) AS n") == 43_800
+
+
 def test_the_directory_is_closed_to_others(base: Path) -> None:
     with ensure_server(base, CARELESS):
         assert base.stat().st_mode & 0o077 == 0
