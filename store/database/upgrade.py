@@ -30,10 +30,10 @@ def _lock_tables(connection: Connection) -> None:
     # What a store server that is up to date does not need.
     from store.database.tables import metadata
 
-    named = text(
+    query = text(
         "SELECT name FROM unnest(CAST(:names AS text[])) name WHERE to_regclass(quote_ident(name)) IS NOT NULL"
     )
-    tables = connection.scalars(named, {"names": sorted(metadata.tables)}).all()
+    tables = connection.scalars(query, {"names": sorted(metadata.tables)}).all()
     if tables:
         listed = ", ".join(f'"{name}"' for name in tables)
         connection.execute(text(f"LOCK TABLE {listed} IN ACCESS EXCLUSIVE MODE"))
