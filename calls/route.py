@@ -56,7 +56,7 @@ class _Claimants(msgspec.Struct, frozen=True, kw_only=True):
     """The headers by which dialects recognise requests: `Dialect.claim` is given no others."""
 
     json_rpc: "tuple[tuple[Dialect, Callable[..., Claim | None]], ...]"
-    bodies: "tuple[tuple[Dialect, bytes, Callable[[bytes], Claim | None]], ...]"
+    bodies: "tuple[tuple[Dialect, Callable[[bytes], Claim | None]], ...]"
     by_host: "Mapping[str, Service]"
     by_pattern: "tuple[tuple[re.Pattern[str], Service], ...]"
 
@@ -69,7 +69,7 @@ def load_claimants() -> _Claimants:
         dialects=tuple(DIALECTS),
         headers=frozenset(name for dialect in DIALECTS for name in dialect.headers),
         json_rpc=tuple((dialect, dialect.claim_json_rpc) for dialect in DIALECTS if dialect.claim_json_rpc),
-        bodies=tuple((dialect, dialect.body_mark, dialect.claim_body) for dialect in DIALECTS if dialect.claim_body),
+        bodies=tuple((dialect, dialect.claim_body) for dialect in DIALECTS if dialect.claim_body),
         by_host={host: service for service in services for host in service.hosts},
         by_pattern=tuple((re.compile(service.host_pattern), service) for service in services if service.host_pattern),
     )
@@ -137,7 +137,9 @@ def _split_host(host: str) -> tuple[str, str]:
 def route_request(request: Request, frame: bytes | None = None) -> Route:
     """Find the route of a request. `frame` is the text of its body, an object, without the values of large members."""
     host, path, _ = split_url(request.url)
-    may_be_claimed = frame is None or jsonrpc.may_be_json_rpc(frame) or _has_mark(frame)
+    may_be_claimed = frame is None or jsonrpc.may_be_json_rpc(frame)
+    if frame is not None and not may_be_claimed:
+        may_be_claimed = any(_may_claim(dialect, frame) for dialect, _ in load_claimants().bodies)
     body = request.body.data if may_be_claimed else b""
     return find_route(escape_surrogates(request.method), host, path, request.headers, body)
 
@@ -183,12 +185,14 @@ def _claim_by_shape(method: str, body: bytes) -> "tuple[Dialect, Claim] | None":
     """Find the claim on a body that says what protocol it is of by its members."""
     if method != "POST" or not body:
         return None
-    claims = ((dialect, claim_body(body)) for dialect, mark, claim_body in load_claimants().bodies if mark in body)
-    return next(((dialect, claim) for dialect, claim in claims if claim), None)
+    for dialect, claim_body in load_claimants().bodies:
+        if _may_claim(dialect, body) and (claim := claim_body(body)):
+            return dialect, claim
+    return None
 
 
-def _has_mark(frame: bytes) -> bool:
-    return any(mark in frame for _, mark, _ in load_claimants().bodies)
+def _may_claim(dialect: "Dialect", body: bytes) -> bool:
+    return body.startswith(dialect.body_start) and dialect.body_mark in body
 
 
 def _first_claim(method: str, host: str, path: str, headers: Headers) -> "tuple[Dialect, Claim]":

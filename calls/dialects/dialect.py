@@ -131,8 +131,10 @@ class Dialect(msgspec.Struct, frozen=True, kw_only=True, eq=False):
     """Claim a JSON-RPC request by all its headers and the methods that its body names. Only for dialects of JSON-RPC."""
     claim_body: Callable[[bytes], Claim | None] | None = None
     """Claim a POST by its body, if no dialect claims it by its head. Only for protocols that any path may have."""
+    body_start: bytes = b""
+    """What every body begins with that `claim_body` claims: it is asked for no others."""
     body_mark: bytes = b""
-    """What every body has that `claim_body` claims: it is asked for no others."""
+    """What every such body has, too."""
     precedence: int = 0
     """Dialects of a lower precedence are asked first, and those of one precedence never claim the same request.
 

@@ -128,6 +128,7 @@ DIALECT: Final = Dialect(
     claim=claim,
     claim_json_rpc=claim_json_rpc,
     claim_body=claim_body,
+    body_start=b"--",
     body_mark=b'olicy"',
     precedence=9,  # claims everything else
     assemble=assemble,

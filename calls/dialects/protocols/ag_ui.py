@@ -152,6 +152,7 @@ DIALECT: Final = Dialect(
     name="ag_ui",
     claim=claim,
     claim_body=claim_body,
+    body_start=b"{",
     body_mark=b'"threadId"',
     precedence=8,  # it claims what no dialect claims by the head
     assemble=assemble,
