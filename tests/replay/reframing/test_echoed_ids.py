@@ -11,11 +11,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from calls.codec.json import dumps
-from calls.model import Body, Chunk, Headers, Request, Response
+from calls.model import Body, Chunk, Exchange, Headers, Request, Response
 from calls.route import route_request
 from replay.reframing.echoed_ids import answer_with_ids
 from tests.replay.sessions import answer_request, miss_request, session_of
-from tests.replay.strategies import exchange, ok, post
+from tests.replay.strategies import SECOND, exchange, ok, post
 
 AGENT = "https://shop.example.com/agent"
 RUNS = "https://agents.example.com/runs"
@@ -94,28 +94,27 @@ def events(thread: int, run: int, text: str) -> Response:
 
 
 async def test_a_front_end_gets_the_answers_of_its_own_threads_with_its_own_ids() -> None:
-    """Both threads say the same; the first one that speaks again is the second one that spoke."""
-    recorded = [
-        exchange(ag_ui(one, 10 + one, (20 + one, "go")), events(one, 10 + one, f"first of {one}"), number=one)
-        for one in (1, 2)
-    ]
-    recorded += [
-        exchange(
-            ag_ui(one, 30 + one, (20 + one, "go"), (40 + one, "on")),
-            events(one, 30 + one, f"then {one}"),
-            number=2 + one,
-        )
-        for one in (1, 2)
-    ]
-    session = session_of(*recorded)
+    """Both threads say the same at the same time; the first one that speaks again is the second one that spoke."""
+
+    def recorded_turn(thread: int, number: int, text: str, *said: tuple[int, str]) -> Exchange:
+        run = 10 + number
+        answer = events(thread, run, text)
+        return exchange(ag_ui(thread, run, *said), answer, number=number, ended_at=SECOND * 9 // 4)
+
+    session = session_of(
+        *(recorded_turn(one, one, f"first of {one}", (20 + one, "go")) for one in (1, 2)),
+        *(recorded_turn(one, 2 + one, f"then {one}", (20 + one, "go"), (40 + one, "on")) for one in (1, 2)),
+    )
     for one in (1, 2):
         answer = await answer_request(session, ag_ui(100 + one, 110 + one, (120 + one, "go")))
         assert answer.body == events(100 + one, 110 + one, f"first of {one}").body.data
+    # Of the first turn, only the order says which thread is which.
+    assert session.report()["ambiguous"] == 2
     for one in (2, 1):
         asked = ag_ui(100 + one, 130 + one, (120 + one, "go"), (140 + one, "on"))
         assert (await answer_request(session, asked)).body == events(100 + one, 130 + one, f"then {one}").body.data
     report = session.report()
-    assert (report["verdict"], report["ambiguous"], report["drift"]) == ("right", 0, [])
+    assert (report["verdict"], report["ambiguous"], report["drift"]) == ("right", 2, [])
     assert report["ids_replaced"] == 4
 
 
