@@ -1,5 +1,6 @@
 """The exception that ends a command with a message for its user."""
 
+import errno
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -41,3 +42,16 @@ def explain_file_errors(path: Path, what: str, advice: str, *refusals: type[Valu
         raise Failure(f"{path} is not text in UTF-8, so no {what} can be read from it: save it as UTF-8") from error
     except refusals as error:
         raise Failure(f"{path}: {error}") from error
+
+
+PROCESS_LIMIT: Final = (
+    "the limit of processes and threads is reached: raise it (ulimit -u, or pids.max of a container), or end others"
+)
+"""Why a command ends that can start neither."""
+
+
+def is_process_limit(error: BaseException | str) -> bool:
+    """Whether no thread or process could be started, because there are as many as there may be."""
+    if isinstance(error, OSError):
+        return error.errno == errno.EAGAIN
+    return "can't start new thread" in str(error)

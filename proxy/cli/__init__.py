@@ -28,7 +28,7 @@ from typing import Any, Final
 import click
 from click.shell_completion import CompletionItem
 
-from proxy.errors import FAILURE_EXIT_CODE, Failure
+from proxy.errors import FAILURE_EXIT_CODE, PROCESS_LIMIT, Failure, is_process_limit
 from proxy.terminal.text import printable
 
 OUR_PACKAGES: Final = ("calls", "proxy", "replay", "store")
@@ -245,8 +245,11 @@ def main() -> None:
         argument = printable(error.object[max(error.start - 100, 0) : error.end + 100])
         click.echo(f"playhead: {argument} is not UTF-8; give another word, or rename the file or directory", err=True)
         code = FAILURE_EXIT_CODE
-    except OSError as error:
-        if error.errno not in FULL:
+    except (OSError, RuntimeError) as error:
+        if is_process_limit(error):
+            click.echo(f"playhead: {PROCESS_LIMIT}", err=True)
+            sys.exit(FAILURE_EXIT_CODE)
+        if not isinstance(error, OSError) or error.errno not in FULL:
             raise
         # Python would try to write the rest of the buffer at exit, and fail.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())

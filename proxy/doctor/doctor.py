@@ -120,7 +120,10 @@ async def examine_captive(worker_info: Mapping[str, Any], echo: Echo, token: str
     except TimeoutError:
         return ClientFinding(client=CAPTIVE, verdict="unclear", said=f"gave no answer within {PROBE_TIMEOUT:.0f} s")
     if ran.code == 0 and echo.has_seen(name):
-        return ClientFinding(client=CAPTIVE, verdict="through", names_run=True)
+        # A network namespace does not hold unix sockets.
+        reason = ran.not_watched_reason
+        unnoticed = f"connections to unix sockets are not noticed: {reason}" if reason else None
+        return ClientFinding(client=CAPTIVE, verdict="through", names_run=True, fix=unnoticed)
     return ClientFinding(client=CAPTIVE, verdict="unclear", said=f"its request did not arrive: exit status {ran.code}")
 
 

@@ -15,7 +15,7 @@ from typing import IO, Any, Protocol, Self
 
 import msgspec
 
-from proxy.errors import Failure
+from proxy.errors import PROCESS_LIMIT, Failure, is_process_limit
 from proxy.processes.log_files import open_log
 
 GRACE = 4.5
@@ -200,6 +200,8 @@ def _last_log_line(log: Path, begin: int) -> str:
         return f": the disk at {log.parent} is full; free some space"
     # Skip the frames that are drawn around tracebacks of exception groups.
     last = next((line.strip(" |") for line in reversed(lines) if any(map(str.isalpha, line))), "")
+    if is_process_limit(last):
+        return f": {PROCESS_LIMIT}"
     return f": {last[:300]}" if last else ""
 
 

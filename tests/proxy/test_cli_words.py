@@ -17,7 +17,7 @@ import pytest
 from click.testing import CliRunner
 from msgspec.structs import replace
 
-from proxy.cli import COMMANDS, HIDDEN, common, files, load_command, playhead
+from proxy.cli import COMMANDS, HIDDEN, common, files, load_command, main, playhead
 from proxy.cli.common import parse_time
 from proxy.cli.keep.retention import freed_text
 from proxy.cli.look.list_options import fetch_list, has_filters, take_list_query
@@ -475,3 +475,17 @@ def test_a_question_to_the_store_server_names_commands_as_the_command_that_asks_
         context.params = {"data": "/srv/d", "project": "web"}
         shown = common.query_store({}, lambda _api: next_command("show r"), is_silent=False)
     assert shown == "playhead show r --data /srv/d --project web"
+
+
+@pytest.mark.parametrize("error", [RuntimeError("can't start new thread"), BlockingIOError(errno.EAGAIN, "fork")])
+def test_a_limit_of_processes_is_named(
+    error: Exception, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def fail(**_: object) -> None:
+        raise error
+
+    monkeypatch.setattr(playhead, "main", fail)
+    with pytest.raises(SystemExit) as end:
+        main()
+    assert end.value.code == 125
+    assert "limit of processes and threads is reached: raise it (ulimit -u" in capsys.readouterr().err

@@ -15,6 +15,7 @@ from urllib.parse import urlsplit
 import pytest
 import trustme
 
+from proxy.capture.command import CommandPlan, CommandResult
 from proxy.doctor import doctor
 from proxy.doctor.client_probes import PROBES, Probe, Tools, command_tools, program_command, python_command
 from proxy.doctor.doctor import (
@@ -228,3 +229,17 @@ async def test_the_reason_why_commands_cannot_be_captive_is_shown(echo: Echo) ->
     assert finding.verdict == "impossible"
     assert "the proxy worker has no control socket" in str(finding.fix)
     assert is_every_client_recorded([finding])
+
+
+async def test_what_a_captive_command_can_reach_unnoticed_is_shown(echo: Echo, monkeypatch: pytest.MonkeyPatch) -> None:
+    async def run_unwatched(plan: CommandPlan) -> CommandResult:
+        return CommandResult(code=0, isolation="captive", not_watched_reason="no seccomp")
+
+    monkeypatch.setattr("proxy.capture.command.run_command", run_unwatched)
+    monkeypatch.setattr("secrets.token_hex", lambda _: "probe")
+    echo.paths.append("/probe")
+    finding = await examine_captive({}, echo, None)
+    assert (finding.verdict, finding.fix) == (
+        "through",
+        "connections to unix sockets are not noticed: no seccomp",
+    )

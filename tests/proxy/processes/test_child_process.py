@@ -36,3 +36,14 @@ async def test_a_process_that_fails_is_reported_with_what_it_logged_last(tmp_pat
     with pytest.raises(ChildFailure, match=r"ended before it was ready: .*No module named"):
         await ChildProcess.start("proxy.no_such_module", Nothing(), log=tmp_path / "none.log")
     assert sys.executable in (tmp_path / "none.log").read_text()
+
+
+async def test_a_process_that_can_start_no_thread_is_reported_with_the_limit(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "limited.py").write_text('raise RuntimeError("can\'t start new thread")')
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path))
+    with pytest.raises(
+        ChildFailure, match=r"ended before it was ready: the limit of processes and threads .*ulimit -u"
+    ):
+        await ChildProcess.start("limited", Nothing(), log=tmp_path / "limited.log")
