@@ -292,6 +292,7 @@ NAMED: tuple[tuple[str, str, str], ...] = (
     ("element or attribute of XML", "application/xml", "<a><Password><![CDATA[%s]]></Password></a>"),
     ("element or attribute of XML", "application/xml", '<db password="%s"/>'),
     ("element or attribute of XML", "application/xml", '<add key="Password" value="%s"/>'),
+    ("element or attribute of XML", "application/xml", "<dict><key>db_password</key>\n\t<string>%s</string></dict>"),
     (_PROSE, "text/plain", "my password is %s, keep it"),
     (_PROSE, "text/plain", "The API key is `%s`"),
     (_PROSE, "text/plain", "**Password:** `%s`"),
@@ -303,6 +304,8 @@ NAMED: tuple[tuple[str, str, str], ...] = (
     (_OPTION, "text/plain", "tool --api-key=%s x"),
     (_OPTION, "text/plain", "curl -u me:%s https://x.example"),
     (_OPTION, _JSON, '{"args": ["--password", "%s"]}'),
+    (_OPTION, "text/plain", "mysqldump --user=root -p%s db > dump.sql"),
+    (_OPTION, _JSON, '{"command": "mysql -h db -p\'%s\' shop"}'),
 )
 """Row of the table, media type, and a body in which a value stands whose name makes it a secret."""
 

@@ -89,6 +89,14 @@ def _pem_end(data: bytes, at: int) -> int:
     return found.start() if found else len(data)
 
 
+def _putty_end(data: bytes, at: int) -> int:
+    found = _PUTTY_END.search(data, at)
+    return found.start() if found else len(data)
+
+
+_PUTTY_END = re.compile(rb"(?:\s|\\[rn])*(?:Private-MAC|Private-Hash|[^A-Za-z0-9+/=\s\\]|\Z)")
+
+
 _BEGIN_LENGTH = 6
 """Characters of a secret that the expression matches; `is_real` checks the length. Counting is expensive in an automaton."""
 
@@ -146,6 +154,13 @@ _OTHER_TOKENS = (
             Word(("PRIVATE KEY-----", "PRIVATE KEY BLOCK-----")),
         ),
         end=lambda _data, _at: _pem_end,
+        is_real=_is_pem,
+        is_bounded=False,
+    ),
+    SecretRule(
+        kind="P",  # PuTTY
+        lead=(Word(("Private-Lines: ",)), Repeat("[0-9]", 1, 4), Repeat(r"[\r\n\\rn]", 1, 8)),
+        end=lambda _data, _at: _putty_end,
         is_real=_is_pem,
         is_bounded=False,
     ),

@@ -38,6 +38,7 @@ from calls.redaction.rules.value_syntax import (
     MAYBE_QUOTE,
     NEXT_ITEM,
     PAIR,
+    PLIST,
     PROSE,
     QUOTE,
     QUOTED_IN_URL,
@@ -55,6 +56,10 @@ def _is_named_value(data: bytes, lead: int, start: int, stop: int) -> bool:
         return False
     if data.endswith(b"<![CDATA[", 0, start):
         return _OPENED.search(data, max(0, lead - LOOKBEHIND), lead) is not None and is_actual_value(
+            data, lead, start, stop
+        )
+    if data.endswith(b"<string>", lead, start):
+        return _PLIST_KEY.search(data, max(0, lead - LOOKBEHIND), lead) is not None and is_actual_value(
             data, lead, start, stop
         )
     if data[start - 1 : start] == b">" and data[start - 2 : start - 1] not in b"=-":
@@ -129,6 +134,7 @@ def _is_element_text(data: bytes, lead: int, start: int, stop: int) -> bool:
     return opened and not data[start : start + 1].isspace() and data[stop : stop + 1] == b"<"
 
 
+_PLIST_KEY = re.compile(rb"<key>[\w .:-]*\Z")
 _OPENED = re.compile(rb"<[\w:.-]*\Z")
 _NEXT_FIELD = re.compile(rb"&\w+=")
 
@@ -147,6 +153,7 @@ def _rule_for_names(names: tuple[str, ...], *, bounded: bool) -> SecretRule:
         CDATA,
         ELEMENT,
         ELEMENT_WITH_ATTRIBUTES,
+        PLIST,
         BRACKETED,
         QUOTED_IN_URL,
     )

@@ -18,6 +18,7 @@ from calls.redaction.rules.secret_rule import (
 from calls.redaction.rules.value_syntax import MAYBE_QUOTE, VALUE, is_in_query, named_end, word_end
 
 _CURL = re.compile(rb"\b(?:curl|wget|http)\b")
+_MYSQL = re.compile(rb"\b(?:mysql|mariadb)[\w-]*[^\n|;&]*\Z")
 _OPTION_NAMES = ("token", "secret", "pass", "auth", "access~key", *SECRET_NAMES)
 OPTIONS = (
     SecretRule(
@@ -48,6 +49,17 @@ OPTIONS = (
         ),
         is_bounded=False,
     ),
+    SecretRule(
+        kind="U",  # mysql -pPASSWORD: with a space after -p, the next word is the database
+        lead=(Word((" -p",)), *MAYBE_QUOTE),
+        end=named_end,
+        is_real=lambda data, lead, start, stop: (
+            _MYSQL.search(data, max(0, lead - LOOKBEHIND), lead) is not None
+            and is_actual_value(data, lead, start, stop)
+        ),
+        is_bounded=False,
+    ),
+    SecretRule(kind="J", lead=(Word(("_auth=",)),), end=lambda _data, _at: word_end, is_real=is_token_like),  # .npmrc
 )
 
 
@@ -61,12 +73,19 @@ def _parameter_rule(names: tuple[str, ...], is_real: Real) -> SecretRule:
         lead=(Word(names, nocase=True), Word(("=",))),
         end=VALUE,
         is_real=lambda data, lead, start, stop: (
-            is_real(data, lead, start, stop)
-            if is_in_query(data, lead)
-            else _VARIABLE.search(data, lead, start) is not None and is_own_variable(data, lead, start, stop)
+            is_real(data, lead, start, stop) if is_in_query(data, lead) else _is_variable(data, lead, start, stop)
         ),
     )
 
+
+def _is_variable(data: bytes, lead: int, start: int, stop: int) -> bool:
+    if _VARIABLE.search(data, lead, start):
+        return is_own_variable(data, lead, start, stop)
+    return _NPM_AUTH.search(data, max(0, lead - 2), start) is not None and is_token_like(data, lead, start, stop)
+
+
+_NPM_AUTH = re.compile(rb"(?:\A|[^\w-])_auth=\Z")
+"""In `.npmrc`: the name and the password in base64."""
 
 _VARIABLE = re.compile(rb"(?i:token|jwt)=\Z")
 _BEFORE_VARIABLE = (b"", *(bytes([char]) for char in b" \t\r\n\"'{(,[:"))

@@ -13,6 +13,7 @@ ASSIGNMENT = (GAP, Repeat("[:=]", 1, 1), GAP)
 FORM_PART = (Word(('"\r\n\r\n',)),)
 ELEMENT = (Repeat("[>]", 1, 1),)
 CDATA = (Word(("><![CDATA[",)),)
+PLIST = (Word(("</key>",)), Repeat(r"[\s\\nrt]", 0, 16), Word(("<string>",)))
 BRACKETED = (Word(("]=", "%5D=", "%5d=")),)
 """In a form or a query: `user[password]=…`"""
 

@@ -36,6 +36,7 @@ NAMED = (
     ),
     *('{"name": "NAME", "value": "VALUE"}', '{"value": "VALUE", "name": "NAME"}', '["NAME", "VALUE"]'),
     *("NAME:\n  - VALUE\n", '{"x": "{\\"NAME\\": \\"VALUE\\"}"}', "curl -u me:VALUE x"),
+    *("mysql -u me -pVALUE db", "<key>NAME</key> <string>VALUE</string>"),
 )
 VALUES = st.one_of(
     st.text("abcXYZ0123456789-_*+/=.!PLAYHEAD", min_size=1, max_size=12),

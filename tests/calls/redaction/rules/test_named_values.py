@@ -1,5 +1,6 @@
 """Values that are secret because of their name, in every syntax between name and value."""
 
+import json
 from collections.abc import Callable
 
 import pytest
@@ -150,3 +151,50 @@ def test_what_follows_a_secret_in_the_json_of_a_query_stays() -> None:
     new = redact(b"variables=%7B%22token%22%3A1%2C%22password%22%3A%22hunter2hunter2%22%2C%22id%22%3A5%7D&c=2")
     assert new.startswith(b"variables=%7B%22token%22%3A1%2C%22password%22%3A%22PLAYHEAD_")
     assert new.endswith(b"%22%2C%22id%22%3A5%7D&c=2")
+
+
+KEY_LINES = "\n".join(
+    ("AAAAgQDkbQ1iC0pPz7Rr4WmU8Yx3Zl0uV5aT9dFfHqJ6sNnBcXo2EiLk8wQy1MvT", "Zl0uV5aT9dFfHqJ6sNnBcXo2Ei==")
+)
+
+
+@pytest.mark.parametrize("escaped", [False, True])
+@pytest.mark.parametrize(
+    ("before", "secret", "after"),
+    [
+        ("mysql -u root -p", "hunter2hunter2", " shop"),
+        ("mariadb-dump -h db.example -p'", "hunter2 hunter2", "' shop"),
+        ("<key>password</key>\n\t<string>", "hunter2hunter2", "</string>"),
+        ("//registry.example/:_auth=", "dXNlcjpodW50ZXIyaHVudGVyMg==", "\n"),
+        ("always-auth=true\n_auth=", "dXNlcjpodW50ZXIyaHVudGVyMg==", "\nx=y"),
+        ("PuTTY-User-Key-File-3: ssh-rsa\nPrivate-Lines: 2\n", KEY_LINES, "\nPrivate-MAC: 0a1b"),
+        ("PuTTY-User-Key-File-2: ssh-dss\r\nPrivate-Lines: 2\r\n", KEY_LINES, ""),
+    ],
+)
+def test_a_password_in_a_file_or_command_with_a_syntax_of_its_own_is_replaced(
+    before: str, secret: str, after: str, escaped: bool
+) -> None:
+    before, secret, after = (json.dumps(text)[1:-1] if escaped else text for text in (before, secret, after))
+    new = redact(f"{before}{secret}{after}".encode()).decode()
+    assert new.startswith(before)
+    assert new.endswith(after)
+    assert len(new) == len(before + secret + after)
+    assert not any(part in new for part in (secret[:10], secret[-10:]))
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "mkdir -p /tmp/a1b2c3 && cp -p a1 b2",
+        "mysql -u root -p shop1",
+        "mysql -u root; mkdir -pv a1b2c3d4",
+        "docker run -p8080:80 image1",
+        "ssh -p2222 host1",
+        "use_auth=a1b2c3d4e5f6g7h8",
+        "_auth=basic",
+        "<key>name</key><string>bob1</string>",
+        "Private-Lines: 14\nthe lines of the key follow",
+    ],
+)
+def test_what_only_looks_like_these_is_left_as_it_is(text: str) -> None:
+    assert redact(text.encode()).decode() == text
