@@ -112,7 +112,7 @@ def export_command(
             except NotFound as error:
                 raise missing_run_failure(name) from error
 
-        result = query_store(flags, export, is_silent=False)
+        result = query_store(flags, export, is_silent=output is not None)
     if as_json:
         print_json(result.as_json())
     else:

@@ -2,6 +2,7 @@
 
 import re
 from collections.abc import Iterator
+from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -265,3 +266,18 @@ def test_a_verification_names_what_was_done_to_what(capsys: pytest.CaptureFixtur
         assert done.exit_code != 0
         assert why in (done.output + str(done.exception))
         assert (done.exit_code == 3) == (why == "has no proof")
+
+
+def test_a_terminal_is_told_that_a_file_is_being_verified(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    texts: list[str] = []
+
+    def show_waiting(text: str) -> AbstractContextManager[None]:
+        texts.append(text)
+        return nullcontext()
+
+    monkeypatch.setattr("proxy.cli.keep.proof.show_waiting", show_waiting)
+    file = tmp_path / "long.jsonl"
+    file.write_bytes(EXAMPLE.read_bytes())
+    key = str(verifier_key("playhead/x/default", Ed25519PrivateKey.generate()))
+    done = CliRunner().invoke(verify_command, [str(file), "--data", str(tmp_path / "d"), "--key", key])
+    assert (done.exit_code, texts) == (3, [f"verifying {file}"])

@@ -16,6 +16,7 @@ from proxy.errors import Failure
 from proxy.processes.command_processes import CommandProcesses
 from proxy.processes.store_client import Api, NotFound, incomplete_reason, path_segment, resolve_run_name
 from proxy.terminal.text import count_text, printable
+from proxy.terminal.waiting import show_waiting
 from store.datadir import DataDir
 from store.proof.bundle_proof import NoProof, verify_bundle
 from store.proof.run_check import RunCheck
@@ -152,7 +153,7 @@ def _verify_file(file: Path, trust: _Trust) -> dict[str, Any]:
     if not any(key.kind == "log" for key in trust.keys):
         raise Failure(f"there is no key to check {file} with; give the public key of its store server: --key KEY")
     try:
-        with file.open("rb") as lines:
+        with file.open("rb") as lines, show_waiting(f"verifying {printable(str(file))}"):
             return _verify_lines(lines, str(file), trust)
     except OSError as error:
         raise Failure(f"cannot read {file}: {error.strerror}") from error
