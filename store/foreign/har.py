@@ -78,14 +78,14 @@ def _read_entries(entries: list[msgspec.Raw]) -> Iterator[Found]:
         place = f"entry {number + 1}"
         try:
             yield _interaction(place, _entry.decode(entries[number]))
-        except (BrokenInteraction, msgspec.MsgspecError, RecursionError) as error:
+        except (BrokenInteraction, msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
             yield SkippedEntry(place=place, reason=str(error))
 
 
 def _start_time(entry: msgspec.Raw) -> int | None:
     try:
         return timestamp_ns(_start.decode(entry).started_at, _rfc3339)
-    except (msgspec.MsgspecError, RecursionError):
+    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
         return None
 
 

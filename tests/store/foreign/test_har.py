@@ -273,3 +273,14 @@ PLACES = st.sampled_from(
 @given(PLACES, anything)
 def test_whatever_stands_in_an_entry_it_is_read_or_skipped(place: str, value: Any) -> None:
     assert len(read_entries(entry(**{place: value}))) == 1
+
+
+@pytest.mark.parametrize("member", ["url", "startedDateTime"])
+def test_an_entry_that_is_not_utf_8_is_skipped_and_the_others_are_read(member: str) -> None:
+    entries = [json.dumps(entry()).encode() for _ in range(3)]
+    entries[1] = entries[1].replace(b'"%s": "' % member.encode(), b'"%s": "\xff' % member.encode())
+    archive = b'{"log": {"version": "1.2", "entries": [' + b",".join(entries) + b"]}}"
+    found = sorted(read_har(archive), key=lambda one: one.place)
+    assert [type(one) for one in found] == [Interaction, SkippedEntry, Interaction]
+    assert isinstance(found[1], SkippedEntry)
+    assert "utf-8" in found[1].reason
