@@ -97,6 +97,9 @@ def _putty_end(data: bytes, at: int) -> int:
 _PUTTY_END = re.compile(rb"(?:\s|\\[rn])*(?:Private-MAC|Private-Hash|[^A-Za-z0-9+/=\s\\]|\Z)")
 
 
+_PUTTY_MAC_LENGTHS = (40, 64)
+"""HMAC with SHA-1 in files of versions 1 and 2, with SHA-256 in those of version 3."""
+
 _BEGIN_LENGTH = 6
 """Characters of a secret that the expression matches; `is_real` checks the length. Counting is expensive in an automaton."""
 
@@ -155,6 +158,14 @@ _OTHER_TOKENS = (
         ),
         end=lambda _data, _at: _pem_end,
         is_real=_is_pem,
+        is_bounded=False,
+    ),
+    SecretRule(
+        kind="P",  # PuTTY: who knows the rest of the file can test guesses at the passphrase with it
+        lead=(Word(("Private-MAC: ", "Private-Hash: ")),),
+        begin=(Repeat("[0-9a-f]", _BEGIN_LENGTH, _BEGIN_LENGTH),),
+        end=end_of_run("0-9a-f"),
+        is_real=lambda _data, _lead, start, stop: stop - start in _PUTTY_MAC_LENGTHS,
         is_bounded=False,
     ),
     SecretRule(

@@ -15,7 +15,7 @@ from calls.redaction.rules.secret_rule import (
     is_token_like,
     reject_replaced,
 )
-from calls.redaction.rules.value_syntax import MAYBE_QUOTE, VALUE, is_in_query, named_end, word_end
+from calls.redaction.rules.value_syntax import ASSIGNMENT, MAYBE_QUOTE, QUOTE, VALUE, is_in_query, named_end, word_end
 
 _CURL = re.compile(rb"\b(?:curl|wget|http)\b")
 _MYSQL = re.compile(rb"\b(?:mysql|mariadb)[\w-]*[^\n|;&]*\Z")
@@ -59,7 +59,16 @@ OPTIONS = (
         ),
         is_bounded=False,
     ),
-    SecretRule(kind="J", lead=(Word(("_auth=",)),), end=lambda _data, _at: word_end, is_real=is_token_like),  # .npmrc
+    SecretRule(  # .npmrc
+        kind="J", lead=(Word(("_auth",)), *ASSIGNMENT, *MAYBE_QUOTE), end=named_end, is_real=is_token_like
+    ),
+    # The same with a quote at once: it goes before the parameter `auth=`, which would match here and find no value.
+    SecretRule(
+        kind="J",
+        lead=(Word(("auth=",)), *QUOTE),
+        end=named_end,
+        is_real=lambda data, lead, start, stop: _is_npm_auth(data, lead, start, stop),
+    ),
 )
 
 
@@ -81,10 +90,14 @@ def _parameter_rule(names: tuple[str, ...], is_real: Real) -> SecretRule:
 def _is_variable(data: bytes, lead: int, start: int, stop: int) -> bool:
     if _VARIABLE.search(data, lead, start):
         return is_own_variable(data, lead, start, stop)
+    return _is_npm_auth(data, lead, start, stop)
+
+
+def _is_npm_auth(data: bytes, lead: int, start: int, stop: int) -> bool:
     return _NPM_AUTH.search(data, max(0, lead - 2), start) is not None and is_token_like(data, lead, start, stop)
 
 
-_NPM_AUTH = re.compile(rb"(?:\A|[^\w-])_auth=\Z")
+_NPM_AUTH = re.compile(rb"(?:\A|[^\w-])_auth=(?:\\{0,7}[\"'])?\Z")
 """In `.npmrc`: the name and the password in base64."""
 
 _VARIABLE = re.compile(rb"(?i:token|jwt)=\Z")
