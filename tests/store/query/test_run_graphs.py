@@ -10,7 +10,8 @@ from store.database.connection import Database
 from store.ingest.batch_writer import BatchWriter, DerivedExchange
 from store.query.call_graph import load_call_graph
 from store.query.call_reader import CallReader
-from store.query.run_graphs import RunGraphs
+from store.query.rest_shapes import Shape
+from store.query.run_graphs import RunGraph, RunGraphs
 from tests.store.call_graph.test_call_ids import USER, chat, result
 from tests.store.running_store import PROFILES
 
@@ -67,6 +68,19 @@ async def test_a_run_that_has_changed_is_loaded_again(database: Database, loaded
     assert loaded_runs == ["night-run"] * 2
 
 
+async def test_a_page_lacks_no_call_whose_run_gets_new_keys_meanwhile(database: Database) -> None:
+    class RekeyingReader(CallReader):
+        async def _shapes(self, *arguments: Any) -> list[Shape]:
+            async with database.connection() as connection:
+                await connection.execute("UPDATE calls SET key = sha256(key) WHERE project = 'default'")
+            return await super()._shapes(*arguments)
+
+    await write_turns(database, range(3))
+    before = await CallReader(database, understood).run_calls("night-run")
+    page = await RekeyingReader(database, understood).run_calls("night-run")
+    assert [call["nth"] for call in page.items] == [call["nth"] for call in before.items] == [0, 0, 1]
+
+
 async def test_only_the_runs_that_were_read_last_are_kept(database: Database, loaded_runs: list[str]) -> None:
     await write_turns(database, range(2), "one")
     await write_turns(database, range(10, 12), "other")
@@ -82,6 +96,26 @@ async def test_a_run_without_room_is_loaded_for_each_page(database: Database, lo
     await write_turns(database, range(3))
     assert await follows(CallReader(database, understood, graphs=RunGraphs(most_bytes=1))) == [[], [1], [2]]
     assert loaded_runs == ["night-run"] * 2
+
+
+async def test_a_page_costs_no_more_where_many_runs_are_kept(
+    database: Database, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Tens of thousands fit, and all requests wait while their sizes are added up."""
+    graphs = RunGraphs()
+    counted: list[RunGraph] = []
+
+    def count(graph: RunGraph) -> int:
+        counted.append(graph)
+        return 1000
+
+    monkeypatch.setattr(RunGraph, "size", property(count))
+    for number in range(20):
+        await write_turns(database, range(2 * number, 2 * number + 2), f"run-{number}")
+    for number in range(20):
+        async with database.transaction() as connection:
+            await graphs.load(connection, "default", f"run-{number}", has_links=True)
+    assert len(counted) == 20
 
 
 async def _size_of(database: Database, run: str) -> int:
