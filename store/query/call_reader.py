@@ -272,10 +272,9 @@ class CallReader(ExchangeReader):
         if others := ends - by_id.keys():
             async with self._database.transaction() as connection, planned_for_any_values(connection):
                 by_id |= {str(row["id"]): row for row in await self._rows(connection, map(uuid.UUID, others))}
-        keys = list({by_id[first]["key"] for first in firsts if first in by_id})
         async with self._planned_for_any_ids() as connection:
             steps = await connection.fetch(STEPS, self._project, names, firsts)
-            nths = await connection.fetch(NTHS, self._project, names, firsts, groups.later_exchanges, keys)
+            nths = await connection.fetch(NTHS, self._project, names, firsts, groups.later_exchanges)
             heads = {str(row["id"]): row for row in await connection.fetch(HEADS, self._project, list(ends))}
         step, nth = ({str(row["id"]): row[1] for row in found} for found in (steps, nths))
         # Their run may have been deleted between two of these queries.
@@ -438,10 +437,11 @@ SELECT id, step FROM (
 ) AS steps WHERE (id IN (SELECT unnest($3::uuid[]))) IS TRUE
 """
 
+# The keys are read here, not with the rows before: the run may get new ones between the two.
 NTHS = """
 SELECT id, nth FROM (
     SELECT id, row_number() OVER (PARTITION BY run, key ORDER BY started_at, id) - 1 AS nth
     FROM calls WHERE project = $1 AND run = ANY ($2::text[]) AND id NOT IN (SELECT unnest($4::uuid[]))
-        AND (key IN (SELECT unnest($5::bytea[]))) IS TRUE
+        AND (key IN (SELECT key FROM calls WHERE project = $1 AND id = ANY ($3::uuid[]))) IS TRUE
 ) AS nths WHERE (id IN (SELECT unnest($3::uuid[]))) IS TRUE
 """
