@@ -186,11 +186,15 @@ class Captive:
             with suppress(OSError, TimeoutError, ValueError):
                 async with asyncio.timeout(CONTROL_TIMEOUT):
                     answer = await self._ask_worker(self._control, {"report": True}, ())
-        local = self._local_sockets.connections() if self._local_sockets is not None else ()
+        local = self._local_sockets
         return CaptureReport(
-            connections=[*answer.get("connections", ()), *self.refused_datagrams(), *local],
+            connections=[
+                *answer.get("connections", ()),
+                *self.refused_datagrams(),
+                *(local.connections() if local else ()),
+            ],
             unresolved_names=answer.get("unresolved_names", ()),
-            unwatched_reason=self._unwatched_reason,
+            unwatched_reason=self._unwatched_reason or (local.unread_reason if local else ""),
         )
 
     def refused_datagrams(self) -> list[dict[str, Any]]:

@@ -5,7 +5,6 @@ import re
 import socket
 import stat
 import struct
-from contextlib import suppress
 from typing import Final, Literal
 
 type Protocol = Literal["unix", "vsock"]
@@ -24,6 +23,9 @@ _OF_THE_SESSION: Final = re.compile(
     r"|^/(var/)?run/nscd/|^/var/lib/sss/pipes/"
 )
 """Screen, sound, logs, users' names and agents that sign: they keep no data for the command and reach no network."""
+
+_OF_THE_READER: Final = re.compile(r"^(?:/proc/(?:thread-)?self(?=/)|/dev(?=/fd/))")
+"""The beginnings of paths that mean the descriptors of whoever reads them."""
 
 _UNIX_HEAD: Final = 2
 _VSOCK: Final = struct.Struct("=HHII")
@@ -44,11 +46,16 @@ def outside_service(pid: int, raw: bytes) -> tuple[Protocol, str] | None:
 
 
 def absolute_path(pid: int, path: str) -> str:
-    """Return the path of a socket, which may be relative to the directory of the process, without symbolic links."""
+    """Return the path of a socket, which may be relative to the directory of the process, without symbolic links.
+
+    It is empty if the process has ended.
+    """
     if not path.startswith("/"):
-        with suppress(OSError):
+        try:
             path = os.path.join(os.readlink(f"/proc/{pid}/cwd"), path)
-    return os.path.realpath(path)
+        except OSError:
+            return ""
+    return os.path.realpath(_OF_THE_READER.sub(f"/proc/{pid}", path))
 
 
 def _is_service(pid: int, path: str) -> bool:

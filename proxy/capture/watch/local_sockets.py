@@ -3,9 +3,12 @@
 A network namespace does not hold them: a database, a container engine or D-Bus at a unix socket of the host works for a
 captive command as for any other. The kernel reports each `connect`, and each datagram with an address
 (`proxy/capture/watch/seccomp.py`). What the command itself listens on is its own. Connections are not noticed if they are
-made by io_uring or by 32-bit programs, and datagrams if they are sent by `sendmsg`.
+made by io_uring or by 32-bit programs, and datagrams if they are sent by `sendmsg`. The kernel reads an address again when
+the call continues: a program that changes it meanwhile, from another thread, reaches what it likes. This finds oversights,
+and stops no attacker.
 """
 
+import ctypes
 import errno
 import fcntl
 import ipaddress
@@ -43,6 +46,9 @@ class LocalSockets(threading.Thread):
         self._began = time.time()
         self._stop_pipe, self._wake = os.pipe()
         self._counts: Counter[tuple[str, str]] = Counter()
+        self.unread_reason = ""
+        """Why addresses could not be read; empty if they could."""
+
         self._connect = call_numbers()["connect"]
 
     def begin(self, command: int) -> None:
@@ -89,7 +95,12 @@ class LocalSockets(threading.Thread):
         found = None
         try:
             at, size = arguments[1:3] if number == self._connect else arguments[4:6]
-            found = self._destination(pid, socket_address(pid, at, size))
+            raw = socket_address(pid, at, size)
+            if at and size and not raw and ctypes.get_errno() == errno.EPERM:
+                self.unread_reason = (
+                    "the system does not allow reading the addresses (kernel.yama.ptrace_scope, ptrace(2))"
+                )
+            found = self._destination(pid, raw)
         finally:
             is_refused = found is not None and found[0] != "udp" and self._refuses
             answer = (-errno.ECONNREFUSED, 0) if is_refused else (0, CONTINUE)

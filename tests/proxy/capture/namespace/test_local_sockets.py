@@ -1,5 +1,7 @@
 """A captive command's connections to services that are not in its network: unix sockets of this machine, and multicast."""
 
+import ctypes
+import errno
 import os
 import socket
 import sys
@@ -103,6 +105,34 @@ async def test_it_is_refused_and_named_in_a_replay(capture: CapturePlan, service
     replay = replace(capture, passes_other_tcp=False, is_replay=True)
     assert await run_captive(replay, REFUSED, service.path) == {service.path: ("unix", "refused", 1)}
     assert service.visits == 0
+
+
+@pytest.mark.parametrize("directory", ["/proc/self/fd", "/proc/thread-self/fd", "/dev/fd"])
+async def test_a_path_by_way_of_a_descriptor_is_the_same_service(
+    capture: CapturePlan, service: Service, directory: str
+) -> None:
+    program = f"""
+import os
+opened = os.open(os.path.dirname(sys.argv[1]), os.O_PATH)
+sys.argv[1] = f"{directory}/{{opened}}/{{os.path.basename(sys.argv[1])}}"
+"""
+    replay = replace(capture, passes_other_tcp=False, is_replay=True)
+    assert await run_captive(replay, program + REFUSED, service.path) == {service.path: ("unix", "refused", 1)}
+    assert service.visits == 0
+
+
+async def test_a_summary_says_so_if_addresses_cannot_be_read(
+    capture: CapturePlan, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(*_: int) -> bytes:
+        ctypes.set_errno(errno.EPERM)
+        return b""
+
+    monkeypatch.setattr("proxy.capture.watch.local_sockets.socket_address", refuse)
+    program = "import socket; socket.socket(socket.AF_UNIX).connect_ex('/nowhere')"
+    async with Captive([sys.executable, "-c", program], capture) as captive:
+        assert await captive.run(os.environ) == 0
+        assert "does not allow reading" in (await captive.report()).unwatched_reason
 
 
 async def test_allow_local_lets_a_replay_reach_it(capture: CapturePlan, service: Service) -> None:
