@@ -198,7 +198,7 @@ def _report_connections(launcher: socket.socket) -> None:
     try:
         listener = seccomp.install_filter(("connect",), may_lose_privileges=False)
     except OSError as error:
-        channel.send_message(launcher, {"unwatched": os.strerror(error.errno or 0)})
+        channel.send_message(launcher, {"unwatched": error.strerror or str(error)})
         return
     channel.send_message(launcher, {"watched": True}, [listener])
     os.close(listener)

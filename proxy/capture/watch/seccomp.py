@@ -4,12 +4,16 @@ Standard library only, and little of it: programs that become a command import i
 """
 
 import ctypes
+import errno
 import os
 import struct
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
+
+FIRST_KERNEL = 5, 5
+"""The first version of Linux that lets a reported call continue. On earlier ones each would wait for ever."""
 
 MACHINES: "Mapping[str, tuple[int, int, dict[str, int]]]" = {
     "x86_64": (0xC000003E, 317, {"connect": 42, "listen": 50, "sendto": 44, "sendmsg": 46, "sendmmsg": 307}),
@@ -19,7 +23,7 @@ MACHINES: "Mapping[str, tuple[int, int, dict[str, int]]]" = {
 
 X32 = 0x40000000
 PR_SET_NO_NEW_PRIVS = 38
-SET_MODE_FILTER, NEW_LISTENER = 1, 1 << 3
+SET_MODE_FILTER, NEW_LISTENER, WAIT_KILLABLE = 1, 1 << 3, 1 << 5
 NOTIFY, ALLOW = 0x7FC00000, 0x7FFF0000
 LOAD, EQUAL, AT_LEAST, RETURN = 0x20, 0x15, 0x35, 0x06
 
@@ -42,6 +46,12 @@ class Filter(ctypes.Structure):
 def call_numbers() -> dict[str, int]:
     """Return the numbers of the system calls on this machine. Raises KeyError."""
     return MACHINES[os.uname().machine][2]
+
+
+def linux_version() -> tuple[int, int]:
+    """Return the first two numbers of the kernel's version."""
+    major, minor = os.uname().release.split(".")[:2]
+    return int(major), int(minor.split("-")[0])
 
 
 def filter_program(arch: int, always: "Sequence[int]", sendto: int) -> tuple[bytes, int]:
@@ -73,14 +83,22 @@ def install_filter(always: "Sequence[str]", *, may_lose_privileges: bool) -> int
     With CAP_SYS_ADMIN setuid programs still work. Without it the kernel requires that they gain no privileges.
     """
     if os.uname().machine not in MACHINES:
-        raise OSError(38, f"no filter for {os.uname().machine}")
+        raise OSError(errno.ENOSYS, f"no filter for {os.uname().machine}")
+    if linux_version() < FIRST_KERNEL:
+        raise OSError(errno.ENOSYS, f"Linux 5.5 or later is needed, and this is {os.uname().release}")
     arch, seccomp, numbers = MACHINES[os.uname().machine]
     code, length = filter_program(arch, [numbers[name] for name in always], numbers["sendto"])
     buffer = ctypes.create_string_buffer(code, len(code))
     filter_struct = Filter(length, ctypes.addressof(buffer))
 
+    def install_with(flags: int) -> int:
+        return int(LIBC.syscall(seccomp, SET_MODE_FILTER, flags, ctypes.byref(filter_struct)))
+
     def install() -> int:
-        return int(LIBC.syscall(seccomp, SET_MODE_FILTER, NEW_LISTENER, ctypes.byref(filter_struct)))
+        # Where the kernel can, a call that is being answered is not interrupted by a signal: a program that expects no EINTR from
+        # `connect`, such as Python's asyncio, takes it for a connection that is being made. Linux before 5.19 refuses that flag.
+        listener = install_with(NEW_LISTENER | WAIT_KILLABLE)
+        return install_with(NEW_LISTENER) if listener < 0 and ctypes.get_errno() == errno.EINVAL else listener
 
     listener = install()
     if listener < 0 and may_lose_privileges:

@@ -2,13 +2,16 @@
 
 import asyncio
 import os
+import signal
 import sys
+import time
 from collections.abc import AsyncIterator
 from pathlib import Path
 
 import pytest
 import pytest_asyncio
 
+from proxy.capture.watch.seccomp import linux_version
 from proxy.capture.watch.watcher import Escape, How, WatchResult, run_watched
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="commands are watched on Linux only")
@@ -128,6 +131,54 @@ except ConnectionRefusedError:
         (path, True),
         (f"{NOWHERE}:123", True),
     }
+
+
+@pytest.mark.skipif(linux_version() < (5, 19), reason="older kernels interrupt the call")
+async def test_a_signal_while_a_connection_is_noted_does_not_interrupt_it(
+    elsewhere: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Python handles signals without SA_RESTART: a call that is interrupted fails, and a connection that fails so seems to be made."""
+    number, handled = tmp_path / "pid", tmp_path / "handled"
+
+    def interrupt(*_: object) -> bool:
+        os.kill(int(number.read_text()), signal.SIGUSR1)
+        for _attempt in range(20):
+            # It is handled at once if the call is interrupted, and else when it has been answered.
+            if handled.exists():
+                break
+            time.sleep(0.01)
+        return False
+
+    monkeypatch.setattr("proxy.capture.watch.watcher.EscapeCounter.is_own", interrupt)
+    script = """
+import os, signal
+signal.signal(signal.SIGUSR1, lambda *_: open(sys.argv[3], "w").close())
+open(sys.argv[2], "w").write(str(os.getpid()))
+one = socket.socket()
+one.connect(("127.0.0.1", int(sys.argv[1])))
+one.getpeername()
+"""
+    found = await watch_script(script, elsewhere, number, handled)
+    assert (found.code, escapes(found), handled.exists()) == (0, {("tcp", f"127.0.0.1:{elsewhere}", 1)}, True)
+
+
+async def test_a_kernel_that_lets_no_call_continue_is_not_asked_to_report_it() -> None:
+    """Linux 5.0 to 5.4 report calls, but every one of them would wait for ever."""
+    script = f"""
+import os, sys
+sys.path.insert(0, {str(Path(__file__).parents[4])!r})
+from proxy.capture.watch.seccomp import install_filter
+here = os.uname()
+os.uname = lambda: os.uname_result((here.sysname, here.nodename, "5.4.0-216-generic", here.version, here.machine))
+try:
+    install_filter(("connect",), may_lose_privileges=True)
+except OSError as error:
+    assert "5.5" in str(error)
+else:
+    sys.exit("installed")
+"""
+    process = await asyncio.create_subprocess_exec(sys.executable, "-c", script)
+    assert await process.wait() == 0
 
 
 @pytest.mark.parametrize("starter", ["subprocess", "double fork"])
