@@ -118,21 +118,27 @@ def available_format() -> Format:
 
 
 def apply_rules(rules: Rules, text_format: Format) -> None:
-    """Apply the rules, in place of earlier ones. Raises Failure."""
+    """Apply the rules, in place of earlier ones of either format. Raises Failure."""
     _require_root("apply")
     if text_format == "nft":
         _run_checked(["nft", "-f", "-"], nft_text(rules))
+        _remove_iptables()
         return
     _remove_iptables()
     for program in _iptables_programs():
         _run_checked([f"{program}-restore", "--noflush", "--wait"], iptables_text(rules))
+    _remove_nft()
 
 
 def remove_rules() -> bool:
     """Remove the rules of both formats, and return whether there were any. Raises Failure."""
     _require_root("remove")
-    had_nft = shutil.which("nft") is not None and _try_command(["nft", "delete", "table", "inet", TABLE])
+    had_nft = _remove_nft()
     return _remove_iptables() or had_nft
+
+
+def _remove_nft() -> bool:
+    return shutil.which("nft") is not None and _try_command(["nft", "delete", "table", "inet", TABLE])
 
 
 def _remove_iptables() -> bool:

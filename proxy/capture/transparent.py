@@ -3,9 +3,13 @@
 import errno
 import socket
 from collections.abc import Iterator
+from typing import Final
 
 from proxy.capture.control import CaptureRequest, PassedSocket
 from proxy.errors import Failure
+
+BACKLOG: Final = 1024
+"""Connections that may wait to be accepted, as many as at the proxy's own port."""
 
 
 def transparent_capture(host: str, port: int, *, reuse_port: bool) -> CaptureRequest:
@@ -46,7 +50,7 @@ def _listening_socket(family: socket.AddressFamily, address: str, port: int, reu
         if family == socket.AF_INET6:
             endpoint.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 1)
         endpoint.bind((address, port))
-        endpoint.listen()
+        endpoint.listen(BACKLOG)
     except OSError:
         endpoint.close()
         raise

@@ -6,6 +6,7 @@ Run as root with: engine, format of the rules, directory. Prints what happened a
 import asyncio
 import json
 import os
+import shutil
 import socket
 import ssl
 import subprocess
@@ -100,6 +101,13 @@ async def rules(*words: str) -> tuple[int, str]:
     return await run_as_user(sys.executable, "-c", "from proxy.cli import main; main()", "rules", *words, user=0)
 
 
+def packet_rules() -> str:
+    """Return the rules of both formats that are in force."""
+    commands = (["nft", "list", "ruleset"], ["iptables-save", "-t", "nat"])
+    installed = [command for command in commands if shutil.which(command[0])]
+    return "".join(subprocess.run(one, capture_output=True, text=True, check=True).stdout for one in installed)
+
+
 def mail(host: str) -> Sequence[str]:
     # Not by Python, because another user may not be able to read this interpreter.
     return ("bash", "-c", f"exec 3<>/dev/tcp/{host}/25 && timeout 10 head -1 <&3")
@@ -125,7 +133,10 @@ async def main(engine: str, text_format: str, directory: Path) -> dict[str, Any]
         named = (*trust, "--resolve", f"api.test:443:{THERE4}", "--resolve", f"api.test:80:{THERE4}")
         named6 = (*trust, "--resolve", f"api.test:443:[{THERE6}]")
         choices = ("--ports", "80,443,25", "--format", text_format)
+        if shutil.which("nft") and shutil.which("iptables"):
+            await rules("apply", "--ports", "12121", "--format", "iptables" if text_format == "nft" else "nft")
         found["apply"] = await rules("apply", *choices)
+        found["in_force"] = packet_rules()
         found["again"] = await rules("apply", *choices)
         found["tls"] = await run_as_user(*named, "https://api.test/tls")
         found["tls6"] = await run_as_user(*named6, "https://api.test/tls6")
