@@ -18,6 +18,7 @@ from proxy.wire.config import DEFAULT_PORTS, Origin
 from proxy.wire.heads import HEAD_LINES, fields_fault
 from proxy.wire.http1_heads import is_length
 from proxy.wire.problem import Problem
+from proxy.wire.run_access import ended_token_problem
 
 _PREFIX = re.compile(rb"/~(?P<run>[A-Za-z0-9._:-]{1,128})(?:~(?P<token>[^/?]*))?(?=[/?]|$)")
 
@@ -78,12 +79,15 @@ def check_path(request: http.Request) -> None:
 
 def authorize(credentials: Credentials, access: Access, *, reverse: bool = False) -> None:
     """Raise Problem unless the client may use this worker, and its run name is valid."""
+    status = 401 if reverse else 407
+    if access.has_ended_token(credentials):
+        raise ended_token_problem(status)
     if not access.is_admitted(credentials):
         detail = (
             "this proxy requires its recording token: use http://RUN:TOKEN@host:port as the proxy's URL;"
             " `playhead token --recording` prints the token, and `playhead env` the whole URL"
         )
-        raise Problem(401 if reverse else 407, "token_required", detail)
+        raise Problem(status, "token_required", detail)
     if wrong := identity_problem((), credentials):
         raise Problem(400, "bad_run", wrong)
 

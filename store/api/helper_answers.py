@@ -34,6 +34,11 @@ WHOLE_WITHIN: Final = 2.0
 POLL_INTERVAL: Final = 0.25
 """Seconds between two reads of an answer that grows."""
 
+REQUEST_LESS: Final = (
+    "Request less: a smaller `limit`, fewer `fields`, or the stored bytes at /v1/exchanges/{id}/request and /response"
+)
+"""What to do about an answer that is too large."""
+
 _PASSED_ON: Final = frozenset(("content-type", "accept", "range", "if-none-match", "last-event-id"))
 
 
@@ -42,12 +47,15 @@ async def answer_in_helper(request: Request, _: Exception) -> Response:
     deps: Deps = request.app.state.deps
     body = request.scope.get(BODY)
     if deps.helper is None or body is None:
-        return _too_large("it needs more memory than this process may use").response(request.url.path)
+        return _too_large("it needs more memory than this process may use", REQUEST_LESS).response(request.url.path)
     return _HelperAnswer(deps, request, bytes(body))
 
 
-async def answer_upload_in_helper(request: Request, request_file: Path) -> Response:
-    """Answer a request whose body is in a file in the helper process, and wait for the complete answer."""
+async def answer_upload_in_helper(request: Request, request_file: Path, advice: str) -> Response:
+    """Answer a request whose body is in a file in the helper process, and wait for the complete answer.
+
+    `advice` says what to do if it is too large.
+    """
     deps: Deps = request.app.state.deps
     assert deps.helper is not None
     # The turn is for requests that work in this process.
@@ -56,7 +64,7 @@ async def answer_upload_in_helper(request: Request, request_file: Path) -> Respo
             answer_file = Path(place, "answer")
             reply = await deps.helper.run(HelperJob(render=_job(request, request_file, answer_file)))
             if reply.rendering is None:
-                return _failure(deps, reply).response(request.url.path)
+                return _failure(deps, reply, advice).response(request.url.path)
             # Open the file before its directory is deleted.
             handle = os.open(answer_file, os.O_RDONLY)
     headers = {name: value for name, value in reply.rendering.headers if name != "content-length"}
@@ -89,7 +97,7 @@ class _HelperAnswer(Response):
                     while not running.done() and self._rendering is None:
                         await asyncio.wait([running], timeout=POLL_INTERVAL)
                     if running.done() and (reply := running.result()).rendering is None:
-                        refusal = _failure(self._deps, reply).response(self._request.url.path)
+                        refusal = _failure(self._deps, reply, REQUEST_LESS).response(self._request.url.path)
                         await refusal(scope, receive, send)
                     else:
                         await self._send(running, answer_file, send)
@@ -145,19 +153,16 @@ def _pause(scope: Scope) -> contextlib.AbstractAsyncContextManager[None]:
     return pause
 
 
-def _failure(deps: Deps, reply: Reply) -> Problem:
+def _failure(deps: Deps, reply: Reply, advice: str) -> Problem:
+    why = reply.failed or "the helper process refused it"
     if reply.is_unavailable:
         deps.store_server.note_database_lost()
-    status, name = (503, "database_unavailable") if reply.is_unavailable else (507, "too_large")
-    return _too_large(reply.failed or "", status, name)
+        return Problem(503, "database_unavailable", f"{why} Try again later.", headers={"retry-after": "1"})
+    return _too_large(why, advice)
 
 
-def _too_large(why: str, status: int = 507, name: str = "too_large") -> Problem:
-    detail = (
-        f"the request cannot be answered: {why}. Request less: a smaller `limit`, fewer `fields`, or the stored bytes at"
-        " /v1/exchanges/{id}/request and /response"
-    )
-    return Problem(status, name, detail)
+def _too_large(why: str, advice: str) -> Problem:
+    return Problem(507, "too_large", f"the request cannot be answered: {why}. {advice}")
 
 
 def _pieces(handle: int) -> Iterator[bytes]:
@@ -173,8 +178,11 @@ async def _pieces_to_end(handle: int) -> AsyncIterator[bytes]:
         os.close(handle)
 
 
-async def post_in_helper(deps: Deps, path: str, body: bytes) -> list[bytes]:
-    """Return the lines of the helper process's answer to a POST. Raises Problem where it fails."""
+async def post_in_helper(deps: Deps, path: str, body: bytes, advice: str) -> list[bytes]:
+    """Return the lines of the helper process's answer to a POST. Raises Problem where it fails.
+
+    `advice` says what to do if it takes too much memory or time.
+    """
     assert deps.helper is not None
     with tempfile.TemporaryDirectory(dir=deps.spill_directory, prefix="answer-") as place:
         request_file, answer_file = Path(place, "request"), Path(place, "answer")
@@ -191,5 +199,5 @@ async def post_in_helper(deps: Deps, path: str, body: bytes) -> list[bytes]:
         )
         reply = await deps.helper.run(HelperJob(render=job))
         if reply.rendering is None or reply.rendering.status != 200:
-            raise _too_large(reply.failed or "the helper process refused it")
+            raise _failure(deps, reply, advice)
         return answer_file.read_bytes().splitlines()  # noqa: ASYNC240 - a report

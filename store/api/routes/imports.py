@@ -9,7 +9,7 @@ import uuid
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import IO, Annotated
+from typing import IO, Annotated, Final
 
 import msgspec
 from fastapi import APIRouter, Query, Request, Response
@@ -36,6 +36,9 @@ router = APIRouter(tags=["runs"], route_class=DeferredRoute)
 LARGEST = 512 << 20
 LARGEST_UNPACKED = 2 << 30
 """Bytes of all bodies together. They may exceed the file by far: a short line can refer to the large body of another line."""
+
+REPLAY_THE_FILE: Final = "Replay the file itself: playhead replay FILE -- COMMAND"
+"""What to do about a bundle that is too large to import."""
 
 IN_PROCESS_SIZE = 512 << 10
 """Bytes of a bundle up to which the store server reads it itself; a helper process reads larger ones."""
@@ -65,16 +68,13 @@ async def post_import(
             size = await _upload(request, content)
         file = Path(content.name)
         if deps.helper is not None and size > IN_PROCESS_SIZE:
-            return await answer_upload_in_helper(request, file)
+            return await answer_upload_in_helper(request, file, REPLAY_THE_FILE)
         try:
             bundle = await asyncio.to_thread(_list_bundle, _Upload(deps, file), name)
         except BundleTooLarge:
             if deps.helper is not None:
-                return await answer_upload_in_helper(request, file)
-            detail = (
-                f"the bodies of the bundle are larger than {LARGEST_UNPACKED:,} bytes, the limit of an import;"
-                " replay the file itself: playhead replay FILE -- COMMAND"
-            )
+                return await answer_upload_in_helper(request, file, REPLAY_THE_FILE)
+            detail = f"the bodies of the bundle are larger than {LARGEST_UNPACKED:,} bytes, the limit of an import. {REPLAY_THE_FILE}"
             raise Problem(413, "too_large", detail) from None
         return await _import_bundle(deps, bundle)
 
@@ -96,10 +96,7 @@ async def _upload(request: Request, content: IO[bytes]) -> int:
     async for piece in request.stream():
         size += len(piece)
         if size > LARGEST:
-            detail = (
-                f"the bundle is larger than {LARGEST:,} bytes, the limit of an import; replay the file itself:"
-                " playhead replay FILE -- COMMAND"
-            )
+            detail = f"the bundle is larger than {LARGEST:,} bytes, the limit of an import. {REPLAY_THE_FILE}"
             raise Problem(413, "too_large", detail)
         await asyncio.to_thread(content.write, piece)
     return size

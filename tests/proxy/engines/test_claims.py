@@ -30,8 +30,8 @@ def credentials(run: str, token: str) -> str:
     return f"Proxy-Authorization: Basic {base64.b64encode(f'{run}:{token}'.encode()).decode()}"
 
 
-def request(*fields: str) -> bytes:
-    return "\r\n".join(["GET http://api.test/x HTTP/1.1", "Host: api.test", *fields]).encode() + b"\r\n\r\n"
+def request(*fields: str, line: str = "GET http://api.test/x HTTP/1.1") -> bytes:
+    return "\r\n".join([line, "Host: api.test", *fields]).encode() + b"\r\n\r\n"
 
 
 async def answer(reader: asyncio.StreamReader) -> bytes:
@@ -41,9 +41,9 @@ async def answer(reader: asyncio.StreamReader) -> bytes:
     return head + await reader.readexactly(int(length.partition(b":")[2]))
 
 
-async def send_request(worker: Worker, *fields: str) -> bytes:
+async def send_request(worker: Worker, *fields: str, line: str = "GET http://api.test/x HTTP/1.1") -> bytes:
     reader, writer = await asyncio.open_connection("127.0.0.1", worker.port)
-    writer.write(request(*fields))
+    writer.write(request(*fields, line=line))
     try:
         return await answer(reader)
     finally:
@@ -140,6 +140,27 @@ async def test_a_token_that_is_revoked_records_nothing_more_on_open_connections(
                 got = await each.get("https://api.test/x")
                 assert (got.status_code, got.json()["error"]["code"]) == (403, "token_refused")
     assert [exchange.begun["run"] for exchange in recorder.exchanges] == ["web/night"] * 2
+
+
+async def test_a_token_that_has_ended_is_said_to_be_the_reason(tmp_path: Path) -> None:
+    """Without a tunnel, in a new tunnel, and in a path: nobody looks for a recording token that nothing asks for."""
+    api_tokens = ApiTokens(tmp_path / "tokens.json")
+    token, _ = api_tokens.create("web", "web", ["record"], 1)
+    api_tokens.revoke("web", 2)
+    recorder, access = MemoryRecorder(), Access(api_tokens=api_tokens)
+    async with open_worker(tmp_path, recorder, access=access, upstream=answering(OK)) as worker:
+        for line in ("GET http://api.test/x HTTP/1.1", "CONNECT api.test:443 HTTP/1.1"):
+            refusal = await send_request(worker, credentials("night", token), line=line)
+            assert refusal.startswith(b"HTTP/1.1 407 "), line
+            assert b"token_refused" in refusal
+            assert b"was revoked" in refusal
+    async with (
+        open_worker(tmp_path, recorder, access=access, reverse="http://127.0.0.1:9") as worker,
+        httpx.AsyncClient(timeout=60, base_url=worker.url) as client,
+    ):
+        got = await client.get(f"/~night~{token}/x")
+        assert (got.status_code, got.json()["error"]["code"]) == (401, "token_refused")
+    assert not recorder.exchanges
 
 
 async def test_where_a_token_is_asked_for_that_of_any_run_opens(tmp_path: Path, tokens: RunTokens) -> None:

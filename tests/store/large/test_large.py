@@ -23,6 +23,7 @@ from store.access.grants import FULL_GRANT, GRANT
 from store.active_profiles import load_profiles
 from store.api import helper_answers as aside
 from store.api.deps import Deps
+from store.api.routes import imports
 from store.api.spilled_answers import BODY
 from store.database.connection import Database
 from store.ingest.batch_writer import BatchWriter
@@ -335,3 +336,36 @@ async def test_an_answer_that_takes_long_is_sent_as_it_grows(
     assert b"content-length" not in dict(sent[0]["headers"])
     assert b"".join(one["body"] for one in sent[1:]) == (b"begun, " if failed else b"begun, done")
     assert sent[-1]["more_body"] is bool(failed)
+
+
+class Refusing(Helper):
+    """A helper process that never has what a job takes."""
+
+    def __init__(self, reply: Reply) -> None:
+        self._reply = reply
+
+    async def run(self, job: HelperJob, on_progress: Callable[[Reply], None] = lambda _: None) -> Reply:
+        return self._reply
+
+
+@pytest.mark.parametrize(
+    ("reply", "status", "what_to_do"),
+    [
+        (Reply(failed="it takes more memory than a helper process may have"), 507, "playhead replay FILE"),
+        (Reply(failed="Postgres is not available.", is_unavailable=True), 503, "Try again later."),
+    ],
+)
+async def test_an_import_that_fails_says_what_to_do_about_an_import(
+    tmp_path: Path, database: Database, monkeypatch: pytest.MonkeyPatch, reply: Reply, status: int, what_to_do: str
+) -> None:
+    monkeypatch.setattr(imports, "IN_PROCESS_SIZE", 10)
+    ingest = BatchWriter(database, profile=PROFILES.digest)
+    store_server = Ingester(tmp_path / "spool", ingest, lambda one: _derived_here(one))
+    async with running(store_server), serving_api(store_server, database, helper=Refusing(reply)) as api:
+        answer = await api.post("/v1/import", content=b"a bundle that is large\n")
+    assert answer.status_code == status
+    detail = answer.json()["detail"]
+    assert reply.failed is not None
+    assert reply.failed in detail
+    assert what_to_do in detail
+    assert "limit" not in detail

@@ -102,7 +102,7 @@ async def _rekey_run_in_helper(deps: Deps, run: str, *, dry: bool) -> AsyncGener
     """Rekey a run with large exchanges in the helper process and yield its report lines."""
     body = msgspec.json.encode({"runs": [run], "dry_run": dry})
     try:
-        lines = await post_in_helper(deps, "/v1/rekey", body)
+        lines = await post_in_helper(deps, "/v1/rekey", body, "Rekey the other runs: name them in `runs`.")
     except Problem as problem:
         yield {"run": run, "failed": f"{problem.detail} Its keys are as they were.", "counts": {"runs": 1, "failed": 1}}
         return
