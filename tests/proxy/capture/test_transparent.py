@@ -59,7 +59,8 @@ def test_redirected_connections_are_recorded(engine: str, text_format: str, tmp_
     for name in ("apply", "again", "loop_apply", "remove", "remove_again"):
         assert found[name][0] == 0, found
     # Of the rules that were applied before, in the other format, none is left.
-    assert "443" in found["in_force"] and "12121" not in found["in_force"], found["in_force"]
+    assert "443" in found["in_force"], found["in_force"]
+    assert "12121" not in found["in_force"], found["in_force"]
     for name in ("tls", "tls6", "plain", "literal", "after"):
         assert found[name] == [0, "200"], (name, found)
     assert "220 ready" in found["mail"][1], found
