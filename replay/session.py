@@ -30,8 +30,8 @@ from replay.misses.miss import Miss
 from replay.pacing import INSTANT
 from replay.recording import Recording
 from replay.reframing.adapt_answer import AdaptedAnswer, adapt_answer
-from replay.reframing.echoed_ids import answer_with_ids, request_with_ids
-from replay.reframing.id_pairs import KnownPairs
+from replay.reframing.echoed_ids import request_with_ids, with_present_ids
+from replay.reframing.id_pairs import KnownPairs, Pairs
 from replay.reframing.resumed_streams import ResumedStreams
 from replay.replay_options import ReplayOptions
 from replay.report import REPORT_LISTED, Tally, build_report, interrupted_report, report_with_effects
@@ -42,9 +42,6 @@ from replay.websocket.timeline import Break
 
 _UNPLAYED_CONSIDERED = 256
 """Maximum number of unplayed exchanges that are considered in the search for the nearest call."""
-
-_HEAVY_ANSWER = 64 << 10
-"""An answer with more bytes than this is searched for ids on a thread."""
 
 
 @dataclass(slots=True)
@@ -359,22 +356,15 @@ class Session:
         match = await self._closest_match.with_certainty(incoming, match)
         self._known_pairs.note(fit.id_pairs)
         self._known_pairs.note_echoes(fit.echoes)
-        fit = msgspec.structs.replace(fit, exchange=await self._with_present_ids(fit.exchange))
+        fit = msgspec.structs.replace(fit, exchange=await self._with_present_ids(fit.exchange, fit.echoes))
         if recorded.session:
             self._resumed_streams = self._resumed_streams or ResumedStreams()
             self._resumed_streams.note_request(recorded.exchange.request, incoming.request)
         return self._served_answer(incoming, match, fit)
 
-    async def _with_present_ids(self, exchange: Exchange) -> Exchange:
-        """Replace the recorded ids in an answer by those that the client drew anew, if it drew any."""
-        if not (now_of := self._known_pairs.echoed_now):
-            return exchange
-        size = exchange.response.body.size if exchange.response else 0
-        edited = (
-            await asyncio.to_thread(answer_with_ids, exchange, now_of)
-            if size > _HEAVY_ANSWER
-            else answer_with_ids(exchange, now_of)
-        )
+    async def _with_present_ids(self, exchange: Exchange, own: Pairs = ()) -> Exchange:
+        """Replace the recorded ids in an answer by those that the client drew anew, if it drew any; count the answer if there were any."""
+        edited = await with_present_ids(exchange, self._known_pairs.echoed_now, own)
         self._tally.ids_replaced += edited is not exchange
         return edited
 

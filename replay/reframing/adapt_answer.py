@@ -52,7 +52,7 @@ def adapt_answer(recorded: Exchange, now: Request, profiles: Profiles) -> Adapte
         drift=tuple(places),
         is_strict_match=is_strict_match,
         id_pairs=pair_ids(then_key, now_key),
-        echoes=() if is_strict_match else echo_pairs(then_key, now_key),
+        echoes=() if is_strict_match else echo_pairs(then_key, now_key, is_readdressed=_is_json_rpc(now_key)),
     )
 
 

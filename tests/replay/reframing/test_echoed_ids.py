@@ -18,6 +18,7 @@ from tests.replay.sessions import answer_request, miss_request, session_of
 from tests.replay.strategies import SECOND, exchange, ok, post
 
 AGENT = "https://shop.example.com/agent"
+RPC = "https://node.example.com/v1"
 RUNS = "https://agents.example.com/runs"
 
 
@@ -156,3 +157,82 @@ def test_an_agents_input_is_recognised_at_any_path(change: dict[str, Any], diale
 def test_another_object_with_a_thread_is_none(missing: str) -> None:
     body = {name: value for name, value in agent_input(1, 2).items() if name != missing}
     assert route_request(post(AGENT, dumps(body))).dialect == "generic"
+
+
+FRAMED = [
+    "application/connect+json",
+    "application/grpc-web+json",
+    "application/vnd.amazon.eventstream",
+    "application/octet-stream",
+]
+
+
+@pytest.mark.parametrize("media_type", FRAMED)
+def test_an_answer_in_frames_with_lengths_stays_as_it_is(media_type: str) -> None:
+    recorded = exchange(post(AGENT, b"{}"), ok(EVENT, headers=(("content-type", media_type),)))
+    assert answer_with_ids(recorded, {THEN: NOW}) is recorded
+
+
+@pytest.mark.parametrize(
+    "name", ["Content-MD5", "Content-Digest", "x-amz-checksum-crc32", "x-goog-hash", "content-range"]
+)
+def test_an_answer_with_a_checksum_or_a_part_of_one_stays_as_it_is(name: str) -> None:
+    recorded = exchange(post(AGENT, b"{}"), ok(EVENT, headers=(("content-type", "application/json"), (name, "x"))))
+    assert answer_with_ids(recorded, {THEN: NOW}) is recorded
+
+
+def test_an_answer_that_was_cut_is_no_whole_one() -> None:
+    announced = (("content-type", "application/json"), ("content-length", "5000"))
+    cut = exchange(post(AGENT, b"{}"), ok(EVENT, headers=announced), outcome="server_closed")
+    made = answer_with_ids(cut, {THEN: NOW}).response
+    assert made is not None
+    assert NOW.encode() in made.body.data
+    assert dict(made.headers)["content-length"] == str(5000 + len(made.body.data) - len(EVENT))
+
+    compressed = (("content-type", "application/json"), ("content-encoding", "gzip"), ("content-length", "5000"))
+    cut = exchange(post(AGENT, b"{}"), ok(gzip.compress(EVENT)[:-9], headers=compressed), outcome="server_closed")
+    assert answer_with_ids(cut, {THEN: NOW}) is cut
+
+
+async def test_an_answer_has_the_ids_of_its_own_request() -> None:
+    """A client that counts its requests and leaves one out uses the ids that the recorded ones after it had."""
+
+    def call(number: int, method: str) -> Request:
+        return post(RPC, dumps({"jsonrpc": "2.0", "id": f"request-{number}", "method": method}))
+
+    def result(number: int) -> Response:
+        return ok(dumps({"jsonrpc": "2.0", "id": f"request-{number}", "result": {}}))
+
+    methods = ["one/get", "two/get", "three/get"]
+    session = session_of(*(exchange(call(n, one), result(n), number=n) for n, one in enumerate(methods, 1)))
+    together = [json.loads(call(n, one).body.data) for n, one in enumerate(methods, 1)]
+    answers = [json.loads(result(n).body.data) for n in (1, 2, 3)]
+    batch = session_of(exchange(post(RPC, dumps(together)), ok(dumps(answers))))
+    shifted = [one | {"id": f"request-{n}"} for n, one in enumerate(together)]
+    answer = await answer_request(batch, post(RPC, dumps(shifted)))
+    assert [one["id"] for one in json.loads(answer.body)] == ["request-0", "request-1", "request-2"]
+
+    for number, method in enumerate(methods[1:], 1):
+        assert (await answer_request(session, call(number, method))).body == result(number).body.data
+
+
+async def test_what_a_thread_reads_does_not_change(monkeypatch: pytest.MonkeyPatch) -> None:
+    read: list[Any] = []
+
+    def look(recorded: Exchange, *ids: Any) -> Exchange:
+        read.append((ids[0], len(ids[0])))
+        return recorded
+
+    monkeypatch.setattr("replay.reframing.echoed_ids.answer_with_ids", look)
+    made = [exchange(ag_ui(n, 10 + n, (20 + n, f"go {n}")), ok(b" " * 100_000), number=n) for n in (1, 2)]
+    session = session_of(*made)
+    for n in (1, 2):
+        await answer_request(session, ag_ui(100 + n, 110 + n, (120 + n, f"go {n}")))
+    assert [len(ids) for ids, _ in read] == [size for _, size in read]
+
+
+async def test_an_answer_that_is_given_again_has_the_ids_of_the_one_who_asks_then() -> None:
+    session = session_of(exchange(ag_ui(1, 2, (3, "go")), events(1, 2, "hello")), after_last="repeat-last")
+    for n in (100, 200, 300):
+        answer = await answer_request(session, ag_ui(n, n + 1, (n + 2, "go")))
+        assert answer.body == events(n, n + 1, "hello").body.data
