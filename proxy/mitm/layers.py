@@ -216,6 +216,10 @@ class LayerChooser:
         layers: list[Layer] = []
         if self.engine.reverse is not None:
             mode = HTTPMode.transparent
+            if data.startswith(PREFACE):
+                context.client.alpn = b"h2"
+            elif PREFACE.startswith(data):
+                return None
             if self.engine.reverse.scheme == "https":
                 layers.append(ServerTLSLayer(context))
         elif self.engine.proxy is not None:

@@ -279,6 +279,8 @@ def _summary(verification: dict[str, Any]) -> str:
                     f"verified; {count_text(verification['runs'], 'run')} looked into, and what the {verification['proven']:,} leaves of the signed tree"
                     " stand for is there, or was erased"
                 )
+            if verification["proven"] == 1:
+                return "verified; its one exchange or gap is as it was recorded"
             return f"verified; its {verification['proven']:,} exchanges and gaps are as they were recorded"
         case "failed":
             return f"NOT as it was recorded: {count_text(len(verification['findings']), 'finding')}"

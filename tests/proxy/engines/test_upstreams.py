@@ -217,6 +217,19 @@ async def test_a_worker_in_front_of_an_origin_with_tls(tmp_path: Path) -> None:
     assert upstream.bodies == [b"a" * 2_000_000]
 
 
+async def test_in_reverse_a_client_may_begin_with_http2(tmp_path: Path) -> None:
+    recorder = MemoryRecorder()
+    async with (
+        answering(OK, tls=upstream_tls("localhost")) as upstream,
+        open_worker(tmp_path, recorder, reverse=f"https://localhost:{upstream.port}") as worker,
+        httpx.AsyncClient(timeout=60, http1=False, http2=True) as client,
+    ):
+        answer = await client.post(f"{worker.url}/~run-8/v1/x", content=b"question")
+        assert (answer.http_version, answer.text) == ("HTTP/2", "hello")
+    assert upstream.bodies == [b"question"]
+    assert [exchange.begun["run"] for exchange in recorder.exchanges] == ["run-8"]
+
+
 async def test_in_reverse_a_token_may_stand_in_the_path(tmp_path: Path) -> None:
     recorder = MemoryRecorder()
     async with (
