@@ -1,5 +1,6 @@
 """Store one large exchange from the file of its events."""
 
+import asyncio
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
@@ -44,6 +45,9 @@ class LargeStore:
         del exchange
         if job.underived is None:
             batch = await self._projects.group_batch(batch)
+        # Its run may have been erased since its file was opened, with the file, and must not come back.
+        if not await asyncio.to_thread(Path(job.file).exists):
+            return
         await self._projects.write_batch(batch, gaps)
 
     def _derive_or_describe(self, recorded: Exchange, job: StoringJob) -> DerivedExchange:

@@ -31,6 +31,7 @@ from store.ingest.drain import WORKER_DIED, Drain
 from store.ingest.ingester import Ingester
 from store.large.helper import Helper
 from store.large.jobs import HelperConfig, HelperJob, RenderResult, Reply, StoringJob
+from store.large.storing import LargeStore
 from store.large.weight import LARGE_WEIGHT, is_large
 from store.query.runs import Runs
 from store.spool import Spool
@@ -230,6 +231,22 @@ async def test_the_next_store_server_stores_what_could_not_be_stored(
         reasons = [gap.reason for gap in await Runs(database).gaps(RUN) if gap.exchange == cut.id]
         assert WORKER_DIED in reasons
         assert WORKER_DIED not in [gap.reason for gap in await Runs(database).gaps(RUN) if gap.exchange == sent.id]
+
+
+async def test_what_is_erased_while_it_is_tried_again_does_not_come_back(tmp_path: Path, database: Database) -> None:
+    kept = tmp_path / "damaged" / f"{exchange(1).id}.parked"
+    await write_spool(tmp_path / "spool" / "worker", [exchange(1, LONG)])
+    drain = Drain(tmp_path / "spool" / "worker", now=lambda: NOON)
+    drain.gather(1 << 30)
+    drain.set_aside(exchange(1).id, kept.parent)
+
+    def derive_while_erased(one: Exchange) -> Call:
+        kept.unlink()
+        return derive_call(one, PROFILES)
+
+    store = LargeStore(BatchWriter(database), derive_while_erased, PROFILES)
+    await store.store(StoringJob(file=str(kept), source="damaged", is_cut_off=None))
+    assert not await Runs(database).exists(RUN)
 
 
 async def test_an_exchange_that_takes_long_holds_up_no_other(tmp_path: Path, database: Database) -> None:
