@@ -8,6 +8,8 @@ import pytest
 from proxy.cli.keep.proof import show_verification, verify_all
 from proxy.processes.store_client import Api
 
+SHAPE: dict[str, Any] = {"findings": [], "erased": [], "seals": [], "signed": None, "proven": 7, "unproven": 0}
+
 
 class StoreServer:
     """Answers as a store server with these runs does; one without a verdict was erased meanwhile."""
@@ -17,16 +19,17 @@ class StoreServer:
         self.exchanges: dict[str, int] = {}
         self.requests: list[list[str]] = []
 
+    def get_patiently(self, path: str) -> dict[str, Any]:
+        assert path == "/verify"
+        return SHAPE | {"run": None, "verdict": "verified"}
+
     def get(self, path: str, run: list[str] | None = None) -> dict[str, Any]:
-        shape: dict[str, Any] = {"findings": [], "erased": [], "seals": [], "signed": None, "proven": 7, "unproven": 0}
-        if path == "/verify":
-            return shape | {"run": None, "verdict": "verified", "findings": []}
         assert path == "/verifications"
         self.requests.append(run or [])
         finding = {"change": "altered", "element": "exchange 1 (step 3)", "detail": "its head differs"}
         return {
             "items": [
-                shape | {"run": name, "verdict": verdict, "findings": [finding] if verdict == "failed" else []}
+                SHAPE | {"run": name, "verdict": verdict, "findings": [finding] if verdict == "failed" else []}
                 for name in run or []
                 if (verdict := self.verdicts[name]) is not None
             ]
