@@ -7,6 +7,7 @@ chains, the leaf of each, its path to a signed checkpoint, and the path from the
 import base64
 import hashlib
 import json
+import tempfile
 import uuid
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -18,18 +19,18 @@ import msgspec
 
 from calls.codec.canonical import canonical_json
 from calls.events import EffectBatch, Gap
-from calls.model import UnknownFormat
+from calls.model import Exchange, UnknownFormat
 from calls.proof.checkpoint import Checkpoint, InvalidNote, VerifierKey, parse_note
 from calls.proof.records import FIRST_LINK, ChainRecord, leaf_bytes, next_link, record_members
 from calls.proof.tree import consistency_path, inclusion_path, is_consistent, is_included, leaf_hash
 from store.anchors.anchor_check import AnchorTrust, check_note
 from store.anchors.rows import best_anchored_size, load_anchors
-from store.bundle.bundle import LARGEST_IN_MEMORY, BadBundle, BundleHead, Entry, read_parts
+from store.bundle.bundle import LARGEST_IN_MEMORY, BadBundle, BundleHead, Entry, RequestFile, read_parts
 from store.database.connection import Database
 from store.ingest.insert_rows import gap_id
 from store.proof.chain import chain_name, decode_records
 from store.proof.commitments import PARTS, SALT, salt_of
-from store.proof.run_check import RunCheck, sealed_problem
+from store.proof.run_check import ExchangeEvidence, RunCheck, exchange_evidence, sealed_problem
 from store.proof.sealing import newest_checkpoint
 from store.proof.tiles import load_nodes
 from store.proof.verdict import SealState, Verification, conclude
@@ -146,6 +147,13 @@ class _MalformedProof(Exception):
     """The proof in a bundle is malformed."""
 
 
+MALFORMED: Final = (_MalformedProof, LookupError, TypeError, ValueError, AttributeError)
+"""What a malformed proof raises."""
+
+REQUESTS_IN_MEMORY: Final = 64 << 20
+"""Bytes of the requests to which later lines may refer; more of them are kept in a file."""
+
+
 def verify_bundle(lines: Iterable[bytes], keys: Collection[VerifierKey], roots: str | None = None) -> Verification:
     """Check a bundle against its own proof and the keys that are trusted. Raises `NoProof` where it has none.
 
@@ -165,7 +173,7 @@ def verify_bundle(lines: Iterable[bytes], keys: Collection[VerifierKey], roots: 
         raise NoProof
     try:
         seals = _check_parts(reader, trust, check)
-    except (_MalformedProof, LookupError, TypeError, ValueError, AttributeError) as error:
+    except MALFORMED as error:
         check.add_finding("altered", "proof", f"it is malformed: {error}")
         return conclude(check, [])
     return replace(conclude(check, seals), is_signed="signed" in reader.last)
@@ -182,12 +190,31 @@ class NoProof(Exception):
     """The bundle has no proof: it was exported without one, or its run was stored without one."""
 
 
+class _ProvenEntry(NamedTuple):
+    """What is kept of an exchange: a bundle may be larger than memory."""
+
+    line: int
+    evidence: ExchangeEvidence
+    record: "_PlacedRecord | None"
+
+
+class _PlacedRecord(NamedTuple):
+    """A record, and where it is."""
+
+    chain: int
+    place: int
+    record: ChainRecord
+
+
 @dataclass(slots=True)
 class _BundleReader:
     """The parts of a bundle with the proofs on their lines."""
 
     head: BundleHead | None = None
-    entries: list[tuple[int, Entry, Members | None]] = field(default_factory=list)
+    entries: list[_ProvenEntry] = field(default_factory=list)
+    malformed: Exception | None = None
+    """What was wrong with the first proof on the line of an exchange that could not be read."""
+
     gaps: list[tuple[int, Gap, Members | None]] = field(default_factory=list)
     effects: list[tuple[int, EffectBatch, Members | None]] = field(default_factory=list)
     last: Members | None = None
@@ -201,13 +228,20 @@ class _BundleReader:
                 case BundleHead():
                     self.head = part
                 case Entry():
-                    self.entries.append((number, part, members.get("proof")))
+                    self._add_entry(number, part.exchange, members.get("proof"))
                 case Gap():
                     self.gaps.append((number, part, members.get("proof")))
                 case EffectBatch():
                     self.effects.append((number, part, members.get("proof")))
                 case None:
                     self.last = members
+
+    def _add_entry(self, number: int, exchange: Exchange, line: Members | None) -> None:
+        try:
+            record = _placed_record("exchange", exchange.id, line)
+            self.entries.append(_ProvenEntry(number, exchange_evidence(exchange, _salts_from_json(line)), record))
+        except MALFORMED as error:
+            self.malformed = self.malformed or error
 
 
 def _read_with_lines(lines: Iterable[bytes]) -> Iterator[tuple[BundleHead | Entry | Gap | EffectBatch | None, bytes]]:
@@ -220,8 +254,9 @@ def _read_with_lines(lines: Iterable[bytes]) -> Iterator[tuple[BundleHead | Entr
             yield line
 
     try:
-        for part in read_parts(note(), LARGEST_IN_MEMORY):
-            yield part, passed.pop()
+        with tempfile.SpooledTemporaryFile(REQUESTS_IN_MEMORY) as requests:
+            for part in read_parts(note(), LARGEST_IN_MEMORY, RequestFile(requests)):
+                yield part, passed.pop()
     except UnknownFormat as error:
         raise BadBundle(1, str(error)) from None
     yield None, passed.pop()
@@ -230,23 +265,24 @@ def _read_with_lines(lines: Iterable[bytes]) -> Iterator[tuple[BundleHead | Entr
 def _check_parts(reader: _BundleReader, trust: _Trust, check: RunCheck) -> list[SealState]:
     assert reader.head is not None
     assert reader.last is not None
+    if reader.malformed is not None:
+        raise reader.malformed
     proof = reader.last["proof"]
     chains = [_Chain(entry["chain"], entry) for entry in proof["chains"]]
-    for _, entry, line in reader.entries:
-        _place_record(chains, "exchange", entry.exchange.id, line)
-    for _, gap, line in reader.gaps:
-        _place_record(chains, "gap", _gap_id(gap, line), line)
-    for _, batch, line in reader.effects:
-        _place_record(chains, "effects", batch.id, line)
+    records = [entry.record for entry in reader.entries]
+    records += [_placed_record("gap", _gap_id(gap, line), line) for _, gap, line in reader.gaps]
+    records += [_placed_record("effects", batch.id, line) for _, batch, line in reader.effects]
+    for one in records:
+        if one is not None:
+            chains[one.chain].add(one.place, one.record)
     seals = [seal for chain in chains if (seal := _check_chain(chain, proof["project"], trust, check))]
     check.unsealed_chains = len(chains) - len(seals)
     previous = (-1, "")
-    for number, entry, line in reader.entries:
-        exchange = entry.exchange
-        if (exchange.started_at, exchange.id) < previous:
+    for number, evidence, _ in reader.entries:
+        if (evidence.started_at, evidence.id) < previous:
             check.add_finding("reordered", f"line {number}", "its exchange began before that of the line above it")
-        previous = (exchange.started_at, exchange.id)
-        check.add_exchange(exchange, _salts_from_json(line), f"line {number}")
+        previous = (evidence.started_at, evidence.id)
+        check.add_evidence(evidence, f"line {number}")
     for _, gap, line in reader.gaps:
         check.add_gap(_gap_id(gap, line), gap, None, _salts_from_json(line), has_evidence=False)
     for _, batch, line in reader.effects:
@@ -283,11 +319,10 @@ class _Chain:
         self.records[place] = record
 
 
-def _place_record(chains: Sequence[_Chain], kind: str, name: str, line: Members | None) -> None:
+def _placed_record(kind: str, name: str, line: Members | None) -> _PlacedRecord | None:
     if line is None:
-        return
-    record = _record_from_json({**line, "kind": kind, "id": name})
-    chains[line["chain"]].add(line["place"], record)
+        return None
+    return _PlacedRecord(line["chain"], line["place"], _record_from_json({**line, "kind": kind, "id": name}))
 
 
 def _check_chain(chain: _Chain, project: str, trust: _Trust, check: RunCheck) -> SealState | None:

@@ -2,7 +2,7 @@
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Literal
+from typing import Any, Final, Literal
 
 from calls.events import EffectBatch, Gap
 from calls.model import EMPTY_BODY, Body, Exchange
@@ -37,6 +37,34 @@ class Erasure:
     at: int | None
     rule: str | None = None
     """The rule of retention by which it was erased."""
+
+
+@dataclass(frozen=True, slots=True)
+class ExchangeEvidence:
+    """What of an exchange is compared with its record: some hundred bytes, however long its bodies are."""
+
+    id: str
+    run: str
+    started_at: int
+    commitments: tuple[bytes | None, ...] | None
+    """Those of its head, request and response under its salts: None for a body that is empty, and empty without a salt. None without
+    any salts."""
+
+    has_right_salts: bool
+    """Whether it has a salt for each part that it has, and no other."""
+
+
+def exchange_evidence(exchange: Exchange, salts: bytes | None) -> ExchangeEvidence:
+    """Compute what of an exchange is compared with its record."""
+    if salts is None:
+        return ExchangeEvidence(exchange.id, exchange.run, exchange.started_at, None, has_right_salts=False)
+    commitments = (
+        _commitment(salts, 0, exchange_statement(exchange)),
+        _body_commitment(salts, 1, exchange.request.body),
+        _body_commitment(salts, 2, exchange.response.body if exchange.response else EMPTY_BODY),
+    )
+    has_right_salts = are_salts_of(salts, True, *has_bodies(exchange))
+    return ExchangeEvidence(exchange.id, exchange.run, exchange.started_at, commitments, has_right_salts)
 
 
 @dataclass(slots=True)
@@ -119,20 +147,22 @@ class RunCheck:
 
     def add_exchange(self, exchange: Exchange, salts: bytes | None, place: str) -> None:
         """Check an exchange; `place` says where it is, such as `step 3`."""
-        element = f"exchange {exchange.id} ({place})"
-        if (record := self._take_record(exchange.id, salts, element)) is None or salts is None:
+        self.add_evidence(exchange_evidence(exchange, salts), place)
+
+    def add_evidence(self, evidence: ExchangeEvidence, place: str) -> None:
+        """Check an exchange of which only its evidence is there."""
+        element = f"exchange {evidence.id} ({place})"
+        commitments = evidence.commitments
+        record = self._take_record(evidence.id, element, has_salts=commitments is not None)
+        if record is None or commitments is None:
             return
-        self._runs.add(exchange.run)
-        self._exchange_times.append(exchange.started_at)
-        wrong = [] if _is_committed(salts, 0, exchange_statement(exchange), record.head) else ["its head"]
-        if not are_salts_of(salts, True, *has_bodies(exchange)):
-            wrong.append("its salts")
-        for number, name, body, commitment in (
-            (1, "request", exchange.request.body, record.request),
-            (2, "response", exchange.response.body if exchange.response else EMPTY_BODY, record.response),
-        ):
-            if not _fits(salts, number, body, commitment):
-                wrong.append(f"the body of its {name}")
+        self._runs.add(evidence.run)
+        self._exchange_times.append(evidence.started_at)
+        names = ("its head", "the body of its request", "the body of its response")
+        own = zip(names, commitments, (record.head, record.request, record.response), strict=True)
+        wrong = [name for name, commitment, recorded in own if commitment != recorded or commitment == _UNKNOWN]
+        if not evidence.has_right_salts:
+            wrong.insert(1 if "its head" in wrong else 0, "its salts")
         if wrong:
             verb = "differ" if len(wrong) > 1 or wrong == ["its salts"] else "differs"
             self.add_finding("altered", element, f"{' and '.join(wrong)} {verb} from what was recorded")
@@ -143,7 +173,7 @@ class RunCheck:
         """Check the head of an exchange whose bodies are not there any more, and that their erasure is on record."""
         element = f"exchange {exchange.id} ({place})"
         is_erased = exchange.id in self._without_bodies
-        if (record := self._take_record(exchange.id, salts, element)) is None or salts is None:
+        if (record := self._take_record(exchange.id, element, has_salts=salts is not None)) is None or salts is None:
             return
         self._runs.add(exchange.run)
         self._exchange_times.append(exchange.started_at)
@@ -161,7 +191,7 @@ class RunCheck:
     ) -> None:
         """Check a gap. Without `has_evidence`, its evidence is not part of what is checked, as in a bundle."""
         element = f"gap {gap_id}"
-        if (record := self._take_record(gap_id, salts, element)) is None or salts is None:
+        if (record := self._take_record(gap_id, element, has_salts=salts is not None)) is None or salts is None:
             return
         self._runs.add(gap.run)
         self._gap_times.append(gap.happened_at)
@@ -179,7 +209,7 @@ class RunCheck:
     def add_effects(self, batch: EffectBatch, salts: bytes | None) -> None:
         """Check a batch of effects."""
         element = f"effects {batch.id} (process {batch.process}, batch {batch.number})"
-        if (record := self._take_record(batch.id, salts, element)) is None or salts is None:
+        if (record := self._take_record(batch.id, element, has_salts=salts is not None)) is None or salts is None:
             return
         self._runs.add(batch.run)
         self._gap_times.append(batch.observed_at)
@@ -193,13 +223,13 @@ class RunCheck:
         """Leave out an exchange that cannot be read: it is there, and reported already."""
         self._unmatched_records.pop(name, None)
 
-    def _take_record(self, name: str, salts: bytes | None, element: str) -> ChainRecord | None:
+    def _take_record(self, name: str, element: str, *, has_salts: bool) -> ChainRecord | None:
         record = self._unmatched_records.pop(name, None)
-        if record is None and salts is None:
+        if record is None and not has_salts:
             self.unproven += 1
         elif record is None:
             self.add_finding("inserted", element, "no record of its run's chains is about it")
-        elif salts is None:
+        elif not has_salts:
             self.add_finding("altered", element, "its salt is missing, without which nothing can be compared")
         return record
 
@@ -255,15 +285,21 @@ def _says_nothing(facts: Mapping[str, Any]) -> bool:
     return run_statement(facts) == run_statement({"id": facts["id"], "labels": {}})
 
 
-def _fits(salts: bytes, part: int, body: Body, commitment: bytes | None) -> bool:
-    if body == EMPTY_BODY:
-        return commitment is None
-    return _is_committed(salts, part, body_digest(body.data), commitment)
+_UNKNOWN: Final = b""
+"""The commitment of a part without a salt, which fits none."""
+
+
+def _commitment(salts: bytes, part: int, content: bytes) -> bytes:
+    salt = salt_of(salts, part)
+    return _UNKNOWN if salt is None else commit(salt, content)
+
+
+def _body_commitment(salts: bytes, part: int, body: Body) -> bytes | None:
+    return None if body == EMPTY_BODY else _commitment(salts, part, body_digest(body.data))
 
 
 def _is_committed(salts: bytes, part: int, content: bytes, commitment: bytes | None) -> bool:
-    salt = salt_of(salts, part)
-    return salt is not None and commitment is not None and commit(salt, content) == commitment
+    return commitment not in (None, _UNKNOWN) and _commitment(salts, part, content) == commitment
 
 
 def sealed_problem(

@@ -7,6 +7,7 @@ import random
 import re
 import subprocess
 import sys
+import tracemalloc
 import uuid
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -17,16 +18,17 @@ import pytest
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
 from calls.events import Gap
-from store.bundle.bundle import read_bundle
+from store.bundle.bundle import BundleWriter, Entry, read_bundle
 from store.bundle.sealed_lines import seal_line
 from store.database.connection import Database
 from store.ingest.batch_writer import BatchWriter
+from store.proof import bundle_proof
 from store.proof.bundle_proof import NoProof, verify_bundle
 from store.proof.sealing import Sealer
 from store.proof.signing_keys import SigningKeys
 from store.proof.verdict import Verification
 from store.query.runs import Runs
-from tests.store.exchanges import effect_batch
+from tests.store.exchanges import effect_batch, exchange
 from tests.store.running_store import PROFILES, SIGNING_KEYS, open_store
 from tests.store.samples import NOON, SECOND, tool_exchange
 from tests.store.test_trace_format import validator
@@ -388,3 +390,25 @@ async def test_readiness_says_that_nothing_new_is_proven_and_names_no_project(
     assert answer.json()["proof"].startswith("nothing new is proven in 1 project: ")
     assert "default" not in answer.text
     assert "playhead_store_unsigned_projects 1\n" in gauges
+
+
+def test_a_bundle_may_be_larger_than_memory(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of an exchange, its commitments are kept; requests to which later lines refer go into a file."""
+    monkeypatch.setattr(bundle_proof, "REQUESTS_IN_MEMORY", 1 << 20)
+    size, count = 500_000, 40
+
+    def long_lines() -> Iterator[bytes]:
+        writer = BundleWriter()
+        yield writer.head({"id": RUN}, PROFILES.digest)
+        for number in range(count):
+            question, answer = (f"{word} {number} ".encode() * (size // 10) for word in ("ask", "say"))
+            yield writer.exchange(Entry(exchange=exchange(question, answer, n=number), call=None))
+        yield writer.end()
+
+    tracemalloc.start()
+    try:
+        with pytest.raises(NoProof):
+            verify_bundle(long_lines(), KEYS)
+        assert tracemalloc.get_traced_memory()[1] < count * size / 2
+    finally:
+        tracemalloc.stop()
