@@ -126,6 +126,12 @@ class _Shot:
         headers = [("content-type", "application/json"), *([("authorization", f"Bearer {key}")] if key else [])]
         return self._send(name, "POST", url, url, headers, dumps(body)).answer
 
+    def _without_keys(self, text: str) -> str:
+        """Replace keys in a text that is printed and stored: a provider may repeat the key that it refuses."""
+        for key in filter(None, self.keys.values()):
+            text = text.replace(key, "*" * len(key))
+        return text
+
     def _send(
         self, name: str, method: str, url: str, redacted_url: str, headers: Sequence[tuple[str, str]], data: bytes
     ) -> Call:
@@ -133,9 +139,10 @@ class _Shot:
         try:
             answer = self._client.request(method, url, headers=list(headers), content=data)
         except httpx2.HTTPError as error:
-            raise NoAnswer(f"{name} was not answered: {type(error).__name__}: {error}") from error
+            why = self._without_keys(f"{type(error).__name__}: {error}")
+            raise NoAnswer(f"{name} was not answered: {why}") from error
         if answer.status_code >= 300:
-            raise NoAnswer(f"{name} was answered with {answer.status_code}: {answer.text[:200]}")
+            raise NoAnswer(f"{name} was answered with {answer.status_code}: {self._without_keys(answer.text)[:200]}")
         media = (("content-type", answer.headers.get("content-type", "")),)
         request = Request(method=method, url=redacted_url, headers=tuple(headers), body=Body(data=data, size=len(data)))
         exchange = Exchange(

@@ -6,11 +6,13 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
+from urllib.parse import urlsplit
 
 from calls.keys.key import make_key
 from calls.model import Exchange, Request, header
 from calls.own_fields import is_own_field
 from calls.redaction.redactor import Redactor
+from proxy.canary.credentials import with_credentials
 from proxy.commands.replay import fetch_recording
 from proxy.errors import Failure
 from proxy.processes.command_processes import CommandProcesses
@@ -71,7 +73,28 @@ async def load_pinned_calls(
             "there are no pinned calls: name recordings with calls of models in `calls` of a [[canary]] in playhead.toml,"
             ' such as calls = ["tests/recordings/agent.jsonl", "ticket-904#3"]'
         )
+    require_one_origin(pinned_calls)
     return pinned_calls
+
+
+def require_one_origin(pinned_calls: Sequence[PinnedCall]) -> None:
+    """Raise Failure if the key would be sent to more than one origin.
+
+    Who may record into a pinned run can add a call to it. Its host must not be given the key of another one.
+    """
+    first_calls: dict[str, str] = {}
+    for one in pinned_calls:
+        request = one.request
+        if with_credentials(request.headers, request.url, "key") != with_credentials(
+            request.headers, request.url, None
+        ):
+            first_calls.setdefault("{0.scheme}://{0.netloc}".format(urlsplit(request.url)), one.name)
+    if len(first_calls) > 1:
+        places = ", ".join(f"{origin} ({name})" for origin, name in first_calls.items())
+        raise Failure(
+            f"nothing was asked: the key of the canary would be sent to more than one host, {places}. Name the calls of one"
+            " host in `calls`, each with its #STEP, and make a canary of its own, with a key of its own, for another host"
+        )
 
 
 def _pinned_call(name: str, exchange: Exchange, reading: StepReader, *, is_named: bool) -> list[PinnedCall]:

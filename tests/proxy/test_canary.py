@@ -12,12 +12,15 @@ from typing import Any
 import httpx2
 import pytest
 
+from calls.model import Body, Request
 from proxy.canary.ask import ask_all
 from proxy.canary.canary_settings import CanarySettings, read_model_url
 from proxy.canary.credentials import with_credentials
+from proxy.canary.pinned_calls import PinnedCall, require_one_origin
 from proxy.canary.schedule import repeat_canaries
 from proxy.canary.traffic import look_at_traffic
 from proxy.demo.servers import Handler
+from proxy.errors import Failure
 from tests.proxy.test_compare import run_playhead
 from tests.support.service import running
 
@@ -171,6 +174,51 @@ def test_the_key_takes_the_place_of_the_redacted_one() -> None:
     assert sent == [("Authorization", "Bearer KEY"), ("x-api-key", "KEY"), ("x-other", "1")]
     assert url == "https://x.example/v1?key=KEY"
     assert with_credentials(headers, "https://x.example/", None)[0] == [("x-other", "1")]
+
+
+def pinned_call(url: str, number: int = 1, *, has_key: bool = True) -> PinnedCall:
+    key = "PLAYHEAD_" + "A" * 26
+    headers = (("Authorization", f"Bearer {key}"),) if has_key else (("x-other", "1"),)
+    request = Request(method="POST", url=url, headers=headers, body=Body(data=b"{}", size=2))
+    return PinnedCall(name=f"ticket-904#{number}", key="sha256:0", model="m", request=request)
+
+
+@pytest.mark.parametrize(
+    "other",
+    [
+        "https://api.openai.com.evil.example/v1/chat/completions",
+        "https://api.openai.com:8443/v1/chat/completions",
+        "http://api.openai.com/v1/chat/completions",
+    ],
+)
+def test_the_key_goes_to_no_host_that_somebody_added_to_a_pinned_run(other: str) -> None:
+    own = "https://api.openai.com/v1/chat/completions"
+    with pytest.raises(Failure, match=r"nothing was asked: .*ticket-904#1.*ticket-904#2"):
+        require_one_origin([pinned_call(own), pinned_call(other, 2)])
+    require_one_origin([pinned_call(own), pinned_call("https://api.openai.com/v1/responses", 2)])
+    require_one_origin([pinned_call(own), pinned_call(other, 2, has_key=False)])
+
+
+@pytest.mark.parametrize("fails", [False, True])
+def test_a_key_that_a_provider_repeats_is_not_reported(fails: bool) -> None:
+    def answer(request: httpx2.Request) -> httpx2.Response:
+        told = f"Incorrect API key provided: {request.headers['authorization']}"
+        if fails:
+            raise httpx2.RemoteProtocolError(told)
+        return httpx2.Response(401, text=told)
+
+    question = {
+        "pin": "p",
+        "method": "POST",
+        "url": "https://api.openai.com/v1/chat/completions",
+        "headers": [["authorization", "Bearer PLAYHEAD_" + "A" * 26]],
+        "body": base64.b64encode(b"{}").decode(),
+    }
+    content = {"questions": [question], "profiles": None, "budget_usd": 1, "key_variable": "K"}
+    with httpx2.Client(transport=httpx2.MockTransport(answer)) as client:
+        result = ask_all(content, client, {"K": KEY})
+    assert "Incorrect API key provided" in result["problem"]
+    assert KEY not in json.dumps(result)
 
 
 def test_embeddings_and_a_judge_give_distances_within_the_budget() -> None:
