@@ -79,7 +79,12 @@ class _Reader:
                 return self.read_message(data, depth + 1)
             except _Unreadable:
                 pass
-        return {"sha256": hashlib.sha256(data).hexdigest(), "size": len(data)}
+        return bytes_digest(data)
+
+
+def bytes_digest(data: bytes) -> Json:
+    """Return what stands for bytes that are not shown."""
+    return {"sha256": hashlib.sha256(data).hexdigest(), "size": len(data)}
 
 
 def _read_varint(data: bytes, at: int) -> tuple[int, int]:

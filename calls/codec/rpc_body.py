@@ -9,7 +9,7 @@ from typing import Final, Literal
 from calls.codec.encoding import Undecodable, decode_content
 from calls.codec.json import InvalidJson, parse_json
 from calls.codec.lenient_json import as_object
-from calls.codec.protobuf import MAX_SIZE, read_protobuf
+from calls.codec.protobuf import MAX_SIZE, bytes_digest, read_protobuf
 from calls.model import Json, Request, Response, header
 
 type RpcProtocol = Literal["grpc", "connect", "connect_stream", "twirp"]
@@ -116,12 +116,25 @@ def _read_message(media: str, flags: int, data: bytes | None, encoding: str | No
     whole = _decompress(data, encoding) if data and flags & _COMPRESSED else data
     if whole is None:
         return None
-    if "+json" not in media:
-        return read_protobuf(whole)
     try:
-        return parse_json(whole)
+        message = parse_json(whole) if "+json" in media else read_protobuf(whole)
     except InvalidJson:
         return None
+    # A message that is compressed by itself is recorded as it came: nobody has looked for secrets in its texts.
+    return _with_digests(message) if flags & _COMPRESSED else message
+
+
+def _with_digests(value: Json) -> Json:
+    """Replace texts by their digests, which tell only whether they are equal."""
+    match value:
+        case str():
+            return bytes_digest(value.encode("utf-8", "replace"))
+        case dict():
+            return {name: _with_digests(item) for name, item in value.items()}
+        case list():
+            return [_with_digests(item) for item in value]
+        case _:
+            return value
 
 
 def _decompress(data: bytes, encoding: str | None) -> bytes | None:

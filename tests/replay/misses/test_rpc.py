@@ -122,6 +122,25 @@ async def test_compressed_and_encoded_messages_are_read(headers: Headers, encode
     assert miss["candidates"][0]["rules"][0]["rule"] is None
 
 
+@pytest.mark.parametrize(
+    ("media_type", "encode"),
+    [
+        ("application/grpc", lambda text: b"\x0a" + len(text).to_bytes() + text + b"\x10\x05"),
+        ("application/connect+json", lambda text: b'{"a":["%s"],"b":5}' % text),
+    ],
+)
+async def test_no_text_of_a_compressed_message_is_shown(media_type: str, encode: Callable[[bytes], bytes]) -> None:
+    """It was recorded as it came, so nobody has looked for secrets in it."""
+    headers = _grpc(media_type, ("grpc-encoding", "gzip"))
+    recorded, now = (_frames(gzip.compress(encode(text)), flags=1) for text in (b"sk-ant-recorded", b"sk-ant-now"))
+    session = session_of(exchange(post(URL, recorded, headers), ok(b"x")))
+    answer = await answer_request(session, post(URL, now, headers))
+    (miss,) = _misses(session)
+    (difference, *_) = miss["nearest"]["differences"]
+    assert difference["pointer"].startswith("/messages/0/")
+    assert "sk-ant" not in json.dumps(miss) + str(answer.headers) + str(answer.body)
+
+
 async def test_a_body_that_cannot_be_read_differs_by_its_digest() -> None:
     session = session_of(exchange(post(URL, b"\0\0\0\0\x09ab", _grpc()), ok(b"x")))
     await answer_request(session, post(URL, b"\0\0\0\0\x09abc", _grpc()))
