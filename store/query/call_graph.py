@@ -102,14 +102,20 @@ async def load_page_links(
 
 
 def add_links(shape: Shape, links: PageLinks, steps: Mapping[str, int]) -> Shape:
-    """Add a call's links to its shape. `steps` has the step of each linked call."""
+    """Add a call's links to its shape. `steps` has the step of each linked call, but of those that were erased meanwhile."""
     call, graph = shape["id"], links.graph
     does = links.executed_tool_call(call)
-    follows = [{"call": one.call, "step": steps[one.call], "by": list(one.by)} for one in graph.follows.get(call, ())]
+    follows = [
+        {"call": one.call, "step": steps[one.call], "by": list(one.by)}
+        for one in graph.follows.get(call, ())
+        if one.call in steps
+    ]
     members = {
         "branch": graph.branches.get(does[0] if does else call),
         "follows": follows or None,
-        "executes": does and {"call": does[0], "step": steps[does[0]], "tool_call": does[1]},
+        "executes": {"call": does[0], "step": steps[does[0]], "tool_call": does[1]}
+        if does and does[0] in steps
+        else None,
         "tool_calls": [
             {
                 **tool,

@@ -1,19 +1,27 @@
 """What pages of a run have in common is loaded once, and again when the run has changed."""
 
+import uuid
+from collections.abc import Awaitable, Callable
+from contextlib import aclosing
 from functools import partial
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
 from calls.derive import derive_call
+from calls.model import EMPTY_BODY, Exchange
 from store.database.connection import Database
+from store.erasure.erase_rows import erase_exchanges
 from store.ingest.batch_writer import BatchWriter, DerivedExchange
 from store.query.call_graph import load_call_graph
 from store.query.call_reader import CallReader
+from store.query.rekey import Rekeyer
 from store.query.rest_shapes import Shape
 from store.query.run_graphs import RunGraph, RunGraphs
 from tests.store.call_graph.test_call_ids import USER, chat, result
 from tests.store.running_store import PROFILES
+from tests.store.samples import NOON, uuid7
 
 understood = partial(derive_call, profiles=PROFILES)
 
@@ -68,6 +76,51 @@ async def test_a_run_that_has_changed_is_loaded_again(database: Database, loaded
     assert loaded_runs == ["night-run"] * 2
 
 
+def failed_attempt(turn: int) -> Exchange:
+    """The same request as that of a turn, which failed before it."""
+    whole = chat(turn, USER, result(f"call_{turn - 1}"), asks=[(f"call_{turn}", "find", {})], run="night-run")
+    assert whole.response is not None
+    earlier = replace(whole, id=uuid7(whole.started_at - 1, 99), started_at=whole.started_at - 1)
+    return replace(earlier, response=replace(whole.response, status=429, body=EMPTY_BODY))
+
+
+async def rekey(database: Database) -> None:
+    work = Rekeyer(database, CallReader(database, understood), PROFILES)
+    async with aclosing(work.rekey_run("night-run", dry=False)) as steps:
+        async for _ in steps:
+            pass
+
+
+async def move(database: Database) -> None:
+    """Move the second turn to another run."""
+    exchange = chat(1, USER, result("call_0"), asks=[("call_1", "find", {})], run="other")
+    await BatchWriter(database).write_batch([DerivedExchange(exchange, understood(exchange), previous_run="night-run")])
+
+
+async def erase(database: Database) -> None:
+    """Erase the second turn."""
+    ids = [uuid.UUID(chat(1, USER).id)]
+    assert await erase_exchanges(database, "default", "night-run", ids, NOON) is not None
+
+
+@pytest.mark.parametrize("change", [rekey, move, erase])
+async def test_what_new_keys_a_move_and_an_erasure_change_is_loaded_again(
+    database: Database, change: Callable[[Database], Awaitable[None]]
+) -> None:
+    await write_turns(database, range(4))
+    attempt = failed_attempt(2)
+    await BatchWriter(database).write_batch([DerivedExchange(attempt, understood(attempt))])
+    if change is rekey:
+        async with database.connection() as connection:
+            await connection.execute("UPDATE calls SET key = sha256(key) WHERE status = 429")
+    reader = CallReader(database, understood, graphs=RunGraphs())
+    before = (await reader.run_calls("night-run")).items
+    await change(database)
+    after = (await reader.run_calls("night-run")).items
+    assert after == (await CallReader(database, understood).run_calls("night-run")).items
+    assert len(after) == len(before) - 1
+
+
 async def test_a_page_lacks_no_call_whose_run_gets_new_keys_meanwhile(database: Database) -> None:
     class RekeyingReader(CallReader):
         async def _shapes(self, *arguments: Any) -> list[Shape]:
@@ -79,6 +132,17 @@ async def test_a_page_lacks_no_call_whose_run_gets_new_keys_meanwhile(database: 
     before = await CallReader(database, understood).run_calls("night-run")
     page = await RekeyingReader(database, understood).run_calls("night-run")
     assert [call["nth"] for call in page.items] == [call["nth"] for call in before.items] == [0, 0, 1]
+
+
+async def test_a_link_to_a_call_that_is_erased_meanwhile_is_left_out(database: Database) -> None:
+    class ErasingReader(CallReader):
+        async def _add_links(self, *arguments: Any) -> list[Shape]:
+            await erase(database)
+            return await super()._add_links(*arguments)
+
+    await write_turns(database, range(3))
+    page = await ErasingReader(database, understood).run_calls("night-run")
+    assert [call["follows"] and [one["step"] for one in call["follows"]] for call in page.items] == [None, [1], None]
 
 
 async def test_only_the_runs_that_were_read_last_are_kept(database: Database, loaded_runs: list[str]) -> None:
