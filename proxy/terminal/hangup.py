@@ -4,7 +4,9 @@ import asyncio
 import os
 import select
 import signal
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from typing import NoReturn
 
 
 def is_hangup_ignored() -> bool:
@@ -21,6 +23,25 @@ def call_when_stopped(
         loop.add_signal_handler(number, stop)
     if not is_hangup_ignored():
         loop.add_signal_handler(signal.SIGHUP, _stop_after_hangup, stop)
+
+
+@contextmanager
+def exit_when_stopped() -> Iterator[None]:
+    """Let SIGTERM and SIGHUP end this block with an exception, as Ctrl-C does, so that its unfinished files are removed."""
+    numbers = [one for one in (signal.SIGTERM, signal.SIGHUP) if signal.getsignal(one) is signal.SIG_DFL]
+    for number in numbers:
+        signal.signal(number, _exit_by_signal)
+    try:
+        yield
+    finally:
+        for number in numbers:
+            signal.signal(number, signal.SIG_DFL)
+
+
+def _exit_by_signal(number: int, _frame: object) -> NoReturn:
+    if number == signal.SIGHUP:
+        leave_closed_terminal()
+    raise SystemExit(128 + number)
 
 
 def leave_closed_terminal() -> None:

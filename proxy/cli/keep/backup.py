@@ -14,6 +14,7 @@ from proxy.cli.common import as_json, print_json, settings_from_flags, with_sett
 from proxy.cli.keep.retention import size_text
 from proxy.errors import Failure
 from proxy.settings import Settings
+from proxy.terminal.hangup import exit_when_stopped
 from proxy.terminal.text import count_text
 from store.backup.archive import BadArchive
 from store.backup.restore import NotEmpty, restore_backup
@@ -117,7 +118,8 @@ def _require_embedded_database(data: DataDir) -> None:
 
 def _run[T](failed: str, work: Callable[[], Coroutine[Any, Any, T]]) -> T:
     try:
-        return asyncio.run(work())
+        with exit_when_stopped():
+            return asyncio.run(work())
     except (BadArchive, NotEmpty, DataDirError, EmbeddedPostgresError, DatabaseError) as error:
         raise Failure(f"{failed}: {str(error).rstrip('.')}; nothing was changed") from error
     except OSError as error:

@@ -6,6 +6,7 @@ import os
 import pty
 import signal
 import subprocess
+import sys
 import termios
 from contextlib import nullcontext
 from pathlib import Path
@@ -92,3 +93,51 @@ async def test_what_nohup_started_ignores_it(data: Path, database_url: str, what
         terminal.process.send_signal(signal.SIGTERM)
         assert await asyncio.to_thread(terminal.process.wait, 60) in (0, 128 + signal.SIGTERM)
         terminal.close()
+
+
+EXPORT = """
+import sys, time
+from pathlib import Path
+from proxy.commands.export import open_output
+
+with open_output(Path(sys.argv[1])) as file:
+    file.write(b"half")
+    print("BEGAN", flush=True)
+    time.sleep(60)
+"""
+
+BACKUP = """
+import asyncio, sys
+from pathlib import Path
+from proxy.cli.keep import backup
+
+async def write_half(target, *args, **more):
+    target.write_bytes(b"half")
+    try:
+        print("BEGAN", flush=True)
+        await asyncio.sleep(60)
+    finally:
+        target.unlink()
+
+backup.write_backup = write_half
+data = Path(sys.argv[1]).parent.parent / "data"
+data.mkdir()
+backup.open_data_dir(data)
+words = [sys.argv[1], "--data", str(data), "--database-url", "postgresql://nobody@localhost/none"]
+backup.backup_command.main(words, standalone_mode=False)
+"""
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP])
+@pytest.mark.parametrize("program", [EXPORT, BACKUP], ids=["export", "backup"])
+def test_an_unfinished_file_is_removed(tmp_path: Path, program: str, number: signal.Signals) -> None:
+    directory = tmp_path / "files"
+    directory.mkdir()
+    line = [sys.executable, "-c", program, str(directory / "out")]
+    with subprocess.Popen(line, stdout=subprocess.PIPE, env=surroundings()) as process:
+        assert process.stdout is not None
+        assert process.stdout.readline() == b"BEGAN\n"
+        assert list(directory.iterdir())
+        process.send_signal(number)
+        assert process.wait(60) == 128 + number
+    assert not list(directory.iterdir())
