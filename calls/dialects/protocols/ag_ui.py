@@ -103,8 +103,9 @@ class AgUiStream:
         """The messages so far, as a later request would repeat them."""
         if not (self._ids or self._messages or self._extras):
             return None
+        calls = self._calls_by_message()
         messages: list[Json] = [
-            {**message, "content": "".join(self._pieces[name]), **self._calls_of(name)}
+            {**message, "content": "".join(self._pieces[name]), **({"toolCalls": calls[name]} if name in calls else {})}
             for name, message in self._messages.items()
         ]
         return {**self._ids, "messages": messages, **self._extras}
@@ -135,17 +136,12 @@ class AgUiStream:
             self._pieces[name] = []
         self._last_message = name
 
-    def _calls_of(self, message: str) -> dict[str, Json]:
-        calls: list[Json] = [
-            {
-                "id": name,
-                "type": "function",
-                "function": {"name": tool, "arguments": "".join(self._pieces[f"call {name}"])},
-            }
-            for name, (tool, owner) in self._calls.items()
-            if owner == message
-        ]
-        return {"toolCalls": calls} if calls else {}
+    def _calls_by_message(self) -> dict[str, list[Json]]:
+        found: dict[str, list[Json]] = {}
+        for name, (tool, message) in self._calls.items():
+            function: Json = {"name": tool, "arguments": "".join(self._pieces[f"call {name}"])}
+            found.setdefault(message, []).append({"id": name, "type": "function", "function": function})
+        return found
 
 
 DIALECT: Final = Dialect(
