@@ -19,6 +19,7 @@ from proxy.export_settings import check_endpoint
 from proxy.processes.command_processes import CommandProcesses
 from proxy.processes.store_client import Api, NotFound, resolve_run_name
 from proxy.run_names import missing_run_failure
+from proxy.terminal.hangup import exit_when_stopped
 from store.datadir import DataDirError, open_data_dir
 from store.foreign.contents import FORMATS, Format
 from store.otlp.spans.names import DEFAULT_VERSION, VERSIONS
@@ -112,7 +113,8 @@ def export_command(
             except NotFound as error:
                 raise missing_run_failure(name) from error
 
-        result = query_store(flags, export, is_silent=output is not None)
+        with exit_when_stopped():
+            result = query_store(flags, export, is_silent=output is not None)
     if as_json:
         print_json(result.as_json())
     else:

@@ -19,7 +19,6 @@ from calls.redaction.redactor import Redactor
 from proxy.errors import Failure
 from proxy.processes.store_client import Api, incomplete_reason, path_segment
 from proxy.recording_file import lock_for_replacement
-from proxy.terminal.hangup import exit_when_stopped
 from proxy.terminal.text import count_text, printable, printable_json
 from store.bundle.bundle import BundleHead, BundleTooLarge, Entry, collect_bundle, read_parts
 from store.bundle.leaks import Leak, disallowed_leaks, find_effect_leaks, find_leaks, find_run_leaks
@@ -179,7 +178,7 @@ def open_output(output: Path | None, *, is_binary: bool = False) -> Iterator[IO[
         return
     if output.is_dir():
         raise Failure(f"cannot write {output}: it is a directory; name a file in it")
-    with exit_when_stopped(), lock_for_replacement(output) as claimed:
+    with lock_for_replacement(output) as claimed:
         yield claimed.part_file
         claimed.finish_replacement()
 

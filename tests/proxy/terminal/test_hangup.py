@@ -98,12 +98,20 @@ async def test_what_nohup_started_ignores_it(data: Path, database_url: str, what
 EXPORT = """
 import sys, time
 from pathlib import Path
+from proxy.cli import files
 from proxy.commands.export import open_output
+from store.datadir import open_data_dir
 
-with open_output(Path(sys.argv[1])) as file:
-    file.write(b"half")
-    print("BEGAN", flush=True)
-    time.sleep(60)
+def write_half(flags, question, **more):
+    with open_output(Path(sys.argv[1])) as file:
+        file.write(b"half")
+        print("BEGAN", flush=True)
+        time.sleep(60)
+
+files.query_store = write_half
+data = Path(sys.argv[1]).parent.parent / "data"
+open_data_dir(data)
+files.export_command.main(["run-1", "-o", sys.argv[1], "--data", str(data)], standalone_mode=False)
 """
 
 BACKUP = """
@@ -121,7 +129,6 @@ async def write_half(target, *args, **more):
 
 backup.write_backup = write_half
 data = Path(sys.argv[1]).parent.parent / "data"
-data.mkdir()
 backup.open_data_dir(data)
 words = [sys.argv[1], "--data", str(data), "--database-url", "postgresql://nobody@localhost/none"]
 backup.backup_command.main(words, standalone_mode=False)
