@@ -49,26 +49,35 @@ class PackedGraph:
         self._order = array("I", sorted(range(len(listed)), key=self._id_bytes))
         first = {(one.asker.id, one.follower.id): one.ids for one in graph.rounds}
         self._followers, self._askers, places = array("I"), array("I"), array("Q", [0])
+        # Apart: a request that repeats a whole conversation continues each call of it, and is the first to continue one.
+        self._rounds, self._link_names = array("I"), array("I")
+        known: dict[bytes, int] = {}
         names = bytearray()
         for node in listed:
             for before in graph.follows.get(node.id, ()):
                 self._followers.append(numbers[node.id])
                 self._askers.append(numbers[before.call])
                 new = first.get((before.call, node.id), ())
-                names += _encode((before.by, None if new == before.by else new))
-                places.append(len(names))
+                if new:
+                    self._rounds.append(len(self._followers) - 1)
+                encoded = _encode((before.by, None if new == before.by else new))
+                name = known.setdefault(encoded, len(known))
+                self._link_names.append(name)
+                if name == len(places) - 1:
+                    names += encoded
+                    places.append(len(names))
         self._names, self._places = bytes(names), places
-        self._by_asker = array("I", sorted(range(len(self._askers)), key=self._askers.__getitem__))
-        earliest = accumulate((self._begins[asker] for asker in reversed(self._askers)), min)
+        self._by_asker = array("I", sorted(self._rounds, key=self._askers.__getitem__))
+        earliest = accumulate((self._begins[self._askers[link]] for link in reversed(self._rounds)), min)
         self._earliest = array("q", list(earliest)[::-1])
-        """By link: when the earliest asker of it and of all later links began."""
+        """By round: when the earliest asker of it and of all later rounds began."""
 
     @property
     def size(self) -> int:
         """The bytes that it takes."""
         arrays = (
             *(self._begins, self._branches, self._order, self._followers, self._askers),
-            *(self._places, self._by_asker, self._earliest),
+            *(self._places, self._link_names, self._rounds, self._by_asker, self._earliest),
         )
         return len(self._ids) + len(self._answers) + len(self._names) + sum(len(one) * one.itemsize for one in arrays)
 
@@ -80,11 +89,12 @@ class PackedGraph:
                 continue
             self._add_branch(part, number)
             preceding = [
-                PrecedingCall(self._name(self._askers[link]), self._link_ids(link)[0]) for link in self._to(number)
+                PrecedingCall(self._name(self._askers[link]), self._link_ids(link)[0])
+                for link in self._links_of(number)
             ]
             if preceding:
                 part.follows[call] = preceding
-            for link in self._from(number):
+            for link in self._rounds_of(number):
                 answering = self._name(self._followers[link])
                 part.answered_by.update({(call, name): answering for name in self._new_ids(link)})
         for link in self._rounds_between(first, last):
@@ -99,20 +109,20 @@ class PackedGraph:
             part.branches[self._name(number)] = branch
 
     def _rounds_between(self, first: int, last: int) -> Iterator[int]:
-        """Yield the links that are rounds, begin by `last` and do not end before `first`."""
-        begin = bisect_left(self._followers, bisect_left(self._begins, first))
-        for link in range(begin, len(self._followers)):
-            if self._earliest[link] > last:
+        """Yield the rounds that begin by `last` and do not end before `first`."""
+        begin = bisect_left(self._rounds, bisect_left(self._begins, first), key=self._followers.__getitem__)
+        for place in range(begin, len(self._rounds)):
+            if self._earliest[place] > last:
                 return
-            if self._begins[self._askers[link]] <= last and self._new_ids(link):
+            if self._begins[self._askers[link := self._rounds[place]]] <= last:
                 yield link
 
-    def _to(self, number: int) -> Iterable[int]:
+    def _links_of(self, number: int) -> Iterable[int]:
         """Return the links by which a call continues others."""
         return range(bisect_left(self._followers, number), bisect_left(self._followers, number + 1))
 
-    def _from(self, number: int) -> Iterator[int]:
-        """Yield the links by which others continue a call, in their order."""
+    def _rounds_of(self, number: int) -> Iterator[int]:
+        """Yield the rounds that a call begins, in their order."""
         begin = bisect_left(self._by_asker, number, key=self._askers.__getitem__)
         for place in range(begin, len(self._by_asker)):
             if self._askers[link := self._by_asker[place]] != number:
@@ -120,7 +130,8 @@ class PackedGraph:
             yield link
 
     def _link_ids(self, link: int) -> _Ids:
-        return _decode(memoryview(self._names)[self._places[link] : self._places[link + 1]])
+        name = self._link_names[link]
+        return _decode(memoryview(self._names)[self._places[name] : self._places[name + 1]])
 
     def _new_ids(self, link: int) -> tuple[str, ...]:
         by, new = self._link_ids(link)

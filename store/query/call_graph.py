@@ -91,7 +91,8 @@ async def load_page_links(
         graph: LinkGraph = await load_call_graph(connection, project, run, groups, CallGraph)
     elif page:
         names = [groups.ids_and_attempts(row["id"])[0][0] for row in page]
-        graph = packed.part(names, page[0]["started_at"], page[-1]["started_at"])
+        # In a thread: each call of a long conversation may continue hundreds.
+        graph = await asyncio.to_thread(packed.part, names, page[0]["started_at"], page[-1]["started_at"])
     else:
         graph = GraphPart()
     if not page:

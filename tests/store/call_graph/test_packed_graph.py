@@ -2,10 +2,14 @@
 
 import uuid
 from collections.abc import Sequence
+from typing import Any
 
+import msgspec
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from store.call_graph import packed_graph
 from store.call_graph.call_graph import CallGraph, Node
 from store.call_graph.packed_graph import PackedGraph
 
@@ -52,3 +56,23 @@ def test_a_long_run_takes_few_bytes_for_each_call() -> None:
         ({f"call_{number:024}"}, {f"call_{number - 1:024}"}) for number in range(1000)
     ]
     assert PackedGraph(nodes(made)).size < 120_000
+
+
+def test_of_a_repeated_conversation_only_the_links_of_the_page_are_read(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each request continues all calls before it: there are as many links as half the square of the calls."""
+    read: list[bytes] = []
+
+    def decode(data: bytes) -> Any:
+        read.append(data)
+        return msgspec.msgpack.decode(data)
+
+    monkeypatch.setattr(packed_graph, "_decode", decode)
+    listed = nodes([({f"call_{number}"}, {f"call_{one}" for one in range(number)}) for number in range(100)])
+    part = PackedGraph(listed).part([listed[10].id], listed[10].started_at, listed[10].started_at)
+    assert len(part.follows[listed[10].id]) == 10
+    assert len(read) < 20
+
+
+def test_a_repeated_conversation_takes_few_bytes_for_each_link() -> None:
+    listed = nodes([({f"call_{number:024}"}, {f"call_{one:024}" for one in range(number)}) for number in range(300)])
+    assert PackedGraph(listed).size < 16 * 300 * 299 / 2
