@@ -44,6 +44,15 @@ def explain_file_errors(path: Path, what: str, advice: str, *refusals: type[Valu
         raise Failure(f"{path}: {error}") from error
 
 
+NO_TEMPORARY_DIRECTORY: Final = "no directory for temporary files can be written: make /tmp writable (a tmpfs, where the root is read-only), or set TMPDIR"
+"""Why a command ends that needs one."""
+
+
+def is_temporary_directory_missing(error: BaseException) -> bool:
+    """Whether Python's `tempfile` found no directory that can be written."""
+    return isinstance(error, FileNotFoundError) and "No usable temporary directory" in str(error)
+
+
 PROCESS_LIMIT: Final = (
     "the limit of processes and threads is reached: raise it (ulimit -u, or pids.max of a container), or end others"
 )

@@ -28,7 +28,14 @@ from typing import Any, Final
 import click
 from click.shell_completion import CompletionItem
 
-from proxy.errors import FAILURE_EXIT_CODE, PROCESS_LIMIT, Failure, is_process_limit
+from proxy.errors import (
+    FAILURE_EXIT_CODE,
+    NO_TEMPORARY_DIRECTORY,
+    PROCESS_LIMIT,
+    Failure,
+    is_process_limit,
+    is_temporary_directory_missing,
+)
 from proxy.terminal.text import printable
 
 OUR_PACKAGES: Final = ("calls", "proxy", "replay", "store")
@@ -248,6 +255,9 @@ def main() -> None:
     except (OSError, RuntimeError) as error:
         if is_process_limit(error):
             click.echo(f"playhead: {PROCESS_LIMIT}", err=True)
+            sys.exit(FAILURE_EXIT_CODE)
+        if is_temporary_directory_missing(error):
+            click.echo(f"playhead: {NO_TEMPORARY_DIRECTORY}", err=True)
             sys.exit(FAILURE_EXIT_CODE)
         if not isinstance(error, OSError) or error.errno not in FULL:
             raise

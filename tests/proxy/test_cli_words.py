@@ -346,6 +346,23 @@ def test_an_output_that_cannot_be_written_is_reported_in_a_sentence() -> None:
     )
 
 
+def test_a_machine_without_a_temporary_directory_gets_a_sentence() -> None:
+    program = """
+import tempfile
+from proxy.cli import load_command, main
+
+tempfile._candidate_tempdir_list = lambda: ["/proc/none"]
+load_command("config").callback = lambda **flags: tempfile.mkdtemp()
+main()
+"""
+    line = [sys.executable, "-c", program, "config"]
+    done = subprocess.run(line, capture_output=True, text=True, timeout=60, check=False)
+    assert (done.returncode, done.stderr) == (
+        125,
+        "playhead: no directory for temporary files can be written: make /tmp writable (a tmpfs, where the root is read-only), or set TMPDIR\n",
+    )
+
+
 def test_a_reader_of_an_export_may_leave(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def break_pipe(*_: object, **__: object) -> None:
         raise BrokenPipeError(errno.EPIPE, "Broken pipe")
