@@ -24,6 +24,8 @@ _OF_THE_SESSION: Final = re.compile(
 )
 """Screen, sound, logs, users' names and agents that sign: they keep no data for the command and reach no network."""
 
+_MESSAGE_BUS: Final = re.compile(r"^/run/(dbus/system_bus_socket|user/\d+/(bus|at-spi/bus\S*))$")
+
 _OF_THE_READER: Final = re.compile(r"^(?:/proc/(?:thread-)?self(?=/)|/dev(?=/fd/))")
 """The beginnings of paths that mean the descriptors of whoever reads them."""
 
@@ -43,6 +45,11 @@ def outside_service(pid: int, raw: bytes) -> tuple[Protocol, str] | None:
         _, _, port, machine = _VSOCK.unpack_from(raw)
         return "vsock", f"{machine}:{port}"
     return None
+
+
+def is_message_bus(path: str) -> bool:
+    """Whether a socket is D-Bus's, at which libraries of desktops and browsers look on their own account."""
+    return _MESSAGE_BUS.match(path) is not None
 
 
 def absolute_path(pid: int, path: str) -> str:

@@ -22,7 +22,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any, Final
 
-from proxy.capture.watch.local_services import outside_service
+from proxy.capture.watch.local_services import is_message_bus, outside_service
 from proxy.capture.watch.process_memory import ip_address, socket_address
 from proxy.capture.watch.seccomp import ANSWER, CONTINUE, RECEIVE, REQUEST, RESPONSE, call_numbers
 
@@ -143,6 +143,8 @@ class LocalSockets(threading.Thread):
             "address": destination,
             "protocol": protocol,
             "outcome": "refused" if is_refused else "passed",
+            # Without the service the command may have behaved otherwise, as without a refused connection over TCP.
+            "past_proxy": is_refused and protocol != "udp" and not is_message_bus(destination),
             "reason": _reason(protocol, destination, is_refused=is_refused),
             "sent": 0,
             "received": 0,

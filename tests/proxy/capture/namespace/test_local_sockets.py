@@ -3,6 +3,7 @@
 import ctypes
 import errno
 import os
+import re
 import socket
 import sys
 import threading
@@ -14,7 +15,9 @@ import pytest
 
 from proxy.capture.namespace.launch import Captive, CapturePlan
 from proxy.capture.namespace.trust_files import AuthorityFiles
+from proxy.capture.watch.local_services import is_message_bus
 from proxy.trust.ca import ensure_ca
+from replay.report import report_with_escapes
 from tests.proxy.capture.receiver import receiving
 from tests.proxy.capture.running import needs_namespaces
 
@@ -133,6 +136,38 @@ async def test_a_summary_says_so_if_addresses_cannot_be_read(
     async with Captive([sys.executable, "-c", program], capture) as captive:
         assert await captive.run(os.environ) == 0
         assert "does not allow reading" in (await captive.report()).unwatched_reason
+
+
+@pytest.mark.parametrize(("is_bus", "verdict"), [(False, "diverged"), (True, "right")])
+async def test_a_replay_without_a_service_is_not_right_except_for_a_message_bus(
+    capture: CapturePlan, service: Service, monkeypatch: pytest.MonkeyPatch, is_bus: bool, verdict: str
+) -> None:
+    """Like a refused connection over TCP. At a bus, libraries of desktops look on their own account."""
+    if is_bus:
+        monkeypatch.setattr("proxy.capture.watch.local_services._MESSAGE_BUS", re.compile(re.escape(service.path)))
+    replay = replace(capture, passes_other_tcp=False, is_replay=True)
+    line = [sys.executable, "-c", "import socket, sys\n" + REFUSED, service.path]
+    async with Captive(line, replay) as captive:
+        assert await captive.run(os.environ) == 0
+        report = await captive.report()
+    if report.unwatched_reason:
+        pytest.skip(report.unwatched_reason)
+    right = {"verdict": "right", "refused": 0, "refusals": [], "first_divergence": None}
+    assert report_with_escapes(right | {"connections": report.connections})["verdict"] == verdict
+
+
+@pytest.mark.parametrize(
+    ("path", "expected"),
+    [
+        ("/run/dbus/system_bus_socket", True),
+        ("/run/user/1000/bus", True),
+        ("/run/user/1000/at-spi/bus_0", True),
+        ("/run/postgresql/.s.PGSQL.5432", False),
+        ("/home/me/run/user/1000/bus", False),
+    ],
+)
+def test_message_buses_are_known_by_their_paths(path: str, expected: bool) -> None:
+    assert is_message_bus(path) == expected
 
 
 async def test_allow_local_lets_a_replay_reach_it(capture: CapturePlan, service: Service) -> None:
