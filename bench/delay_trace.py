@@ -22,7 +22,7 @@ from proxy.lane.tls import Tls
 from proxy.lane.upstream import Upstream
 from proxy.wire.recording_guard import RecordingGuard
 from proxy.worker import process
-from proxy.worker.file_limit import raise_file_limit
+from proxy.worker.process_limits import raise_file_limit
 from proxy.worker_config import WorkerConfig
 from store.spool import Spool
 

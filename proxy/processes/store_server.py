@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
-from proxy.worker.file_limit import raise_file_limit
+from proxy.worker.process_limits import forbid_core_files, raise_file_limit
 
 if TYPE_CHECKING:
     from calls.keys.profile import Profiles
@@ -31,9 +31,10 @@ def main() -> int:
     """Run the store server until it is stopped, and return the exit status."""
     # The collector would take a sixth of the time of the imports, and look in vain. What is imported lives to the end.
     gc.disable()
-    line = sys.stdin.buffer.readline()
     # Clients of the API take files, too.
     raise_file_limit()
+    forbid_core_files()
+    line = sys.stdin.buffer.readline()
     postgres = _start_postgres(line)
     from store.server import main as run_store_server
 

@@ -1,7 +1,7 @@
 """The proxy worker's process.
 
 process           the process: `python -m proxy.worker.process`
-file_limit        raise the limit of open files
+process_limits    raise the limit of open files, forbid core files
 huge_pages        move the worker's memory to huge pages
 template          the process that forks workers for commands: `python -m proxy.worker.template`
 counters          count connections and requests, for `/metrics`

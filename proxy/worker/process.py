@@ -41,8 +41,8 @@ from proxy.wire.config import EngineConfig, is_loopback
 from proxy.wire.engine import Engine
 from proxy.worker.auto_recorder import AutoRecorder
 from proxy.worker.counters import CountingAnswerer, keep_writing_counts, write_counts
-from proxy.worker.file_limit import raise_file_limit
 from proxy.worker.huge_pages import use_huge_pages
+from proxy.worker.process_limits import forbid_core_files, raise_file_limit
 from proxy.worker_config import WorkerConfig
 from store.active_profiles import load_profiles
 from store.datadir import DataDir, DataDirError, open_data_dir
@@ -438,6 +438,7 @@ def run_worker() -> int:
     """Read the configuration from stdin, serve until stdin ends, and return the exit status."""
     configure_logging()
     raise_file_limit()
+    forbid_core_files()
     status = 0
     try:
         config = msgspec.json.decode(sys.stdin.buffer.readline(), type=WorkerConfig)

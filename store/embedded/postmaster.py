@@ -10,6 +10,7 @@ import ctypes
 import fcntl
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -92,8 +93,15 @@ def says_ready(lock_file: Path, pid: int) -> bool:
 
 
 def bare_environment() -> dict[str, str]:
-    """The environment without the variables by which libpq and the server would use the user's own Postgres."""
-    return {name: value for name, value in os.environ.items() if not name.startswith("PG")}
+    """The variables of the environment that Postgres's programs need.
+
+    Of the others, some would make libpq and the server use the user's own Postgres. And some are keys: where root starts
+    the server, it runs as another account, whose processes can read the environment of one another.
+    """
+    return {name: value for name, value in os.environ.items() if _POSTGRES_VARIABLE.fullmatch(name)}
+
+
+_POSTGRES_VARIABLE = re.compile(r"PATH|HOME|LANG|LANGUAGE|LC_\w+|TZ|TZDIR|TMPDIR|(?:LD|DYLD)_\w+")
 
 
 def try_lock(path: str, mode: int, *, create: bool = True) -> int | None:

@@ -11,7 +11,7 @@ from proxy.errors import Failure
 from proxy.trust.ca import CertificateAuthority, ensure_ca
 from proxy.wire.access import Access
 from proxy.wire.config import EngineConfig, Origin, is_loopback
-from proxy.worker.file_limit import raise_file_limit
+from proxy.worker.process_limits import raise_file_limit
 
 
 @pytest.fixture(scope="module")
@@ -75,6 +75,20 @@ def test_a_worker_or_command_brings_no_database_along(module: str) -> None:
     code = f"import sys, {module}; print([name for name in ('sqlalchemy', 'asyncpg', 'alembic', 'fastapi', 'mitmproxy') if name in sys.modules])"
     ran = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert ran.stdout.strip() == "[]"
+
+
+@pytest.mark.parametrize("module", ["proxy.worker.process", "proxy.processes.store_server"])
+def test_a_crash_leaves_no_core_file(module: str) -> None:
+    """The memory of a worker has keys and bodies that are never written to a disk."""
+    code = (
+        "import resource, runpy, sys, types; resource.setrlimit(resource.RLIMIT_CORE, (1 << 20, 1 << 20))\n"
+        "class Line:\n"
+        "    def readline(self): print(resource.getrlimit(resource.RLIMIT_CORE)); sys.stdout.flush(); sys.exit(3)\n"
+        "sys.stdin = types.SimpleNamespace(buffer=Line())\n"
+        f"runpy.run_module('{module}', run_name='__main__')"
+    )
+    ran = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert (ran.returncode, ran.stdout.strip()) == (3, str((0, 1 << 20))), ran.stderr
 
 
 def test_a_worker_takes_all_the_files_that_it_may_have() -> None:

@@ -375,6 +375,16 @@ def test_the_users_own_postgres_variables_do_not_lead_us_astray(base: Path, monk
         ensure_server(base, CARELESS).close()
 
 
+def test_the_server_has_none_of_the_users_keys(base: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Root starts it as an account whose other processes can read its environment."""
+    monkeypatch.setenv("OPENAI_API_KEY", "sk-of-the-user")
+    monkeypatch.setenv("LC_TIME", "C")
+    with ensure_server(base, CARELESS):
+        variables = Path(f"/proc/{postmaster(base)}/environ").read_bytes().split(b"\0")
+    assert b"LC_TIME=C" in variables
+    assert not [one for one in variables if b"sk-of-the-user" in one]
+
+
 @as_root
 def test_root_hands_the_server_to_an_account_without_rights(base: Path) -> None:
     with ensure_server(base, CARELESS):
