@@ -16,7 +16,8 @@ _SOL_RAW: Final = 255
 _ICMP_FILTER: Final = 1
 _UNREACHABLE4: Final = (3, 3)
 _UNREACHABLE6: Final = (1, 4)
-_UDP: Final = 17
+_DATAGRAM_PROTOCOLS: Final = (socket.IPPROTO_UDP, socket.IPPROTO_UDPLITE)
+"""Both have their ports at the same place (RFC 3828)."""
 
 
 class Refusals:
@@ -64,7 +65,7 @@ class Refusals:
 def refused_ipv4_destination(packet: bytes) -> tuple[str, int] | None:
     """Return the destination of the datagram that an ICMPv4 packet says was refused; None for other packets."""
     inner = packet[(packet[0] & 15) * 4 :] if packet else b""
-    if tuple(inner[:2]) != _UNREACHABLE4 or len(inner) < 36 or inner[8 + 9] != _UDP:
+    if tuple(inner[:2]) != _UNREACHABLE4 or len(inner) < 36 or inner[8 + 9] not in _DATAGRAM_PROTOCOLS:
         return None
     header = (inner[8] & 15) * 4
     return _endpoint(socket.AF_INET, inner[24:28], inner[8 + header :])
@@ -72,7 +73,7 @@ def refused_ipv4_destination(packet: bytes) -> tuple[str, int] | None:
 
 def refused_ipv6_destination(packet: bytes) -> tuple[str, int] | None:
     """Return the destination in an ICMPv6 message, which has no IPv6 header; None for other messages."""
-    if tuple(packet[:2]) != _UNREACHABLE6 or len(packet) < 56 or packet[8 + 6] != _UDP:
+    if tuple(packet[:2]) != _UNREACHABLE6 or len(packet) < 56 or packet[8 + 6] not in _DATAGRAM_PROTOCOLS:
         return None
     return _endpoint(socket.AF_INET6, packet[32:48], packet[48:])
 

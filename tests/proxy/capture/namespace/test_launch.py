@@ -88,11 +88,16 @@ async def test_a_connection_to_any_address_and_port_arrives(bench: Bench) -> Non
     assert bench.receiver.message["run"] == "bench"
 
 
-async def test_datagrams_are_refused_and_named(bench: Bench) -> None:
-    send = """
+@pytest.mark.parametrize("protocol", [socket.IPPROTO_UDP, socket.IPPROTO_UDPLITE])
+async def test_datagrams_are_refused_and_named(bench: Bench, protocol: int) -> None:
+    try:
+        socket.socket(socket.AF_INET, socket.SOCK_DGRAM, protocol).close()
+    except OSError as error:
+        pytest.skip(f"no protocol {protocol} here: {error}")
+    send = f"""
 import socket
 for family, host, port in ((socket.AF_INET, "1.1.1.1", 443), (socket.AF_INET, "192.0.2.1", 123), (socket.AF_INET6, "2001:db8::7", 8125)):
-    with socket.socket(family, socket.SOCK_DGRAM) as one:
+    with socket.socket(family, socket.SOCK_DGRAM, {int(protocol)}) as one:
         one.connect((host, port))
         one.send(b"x")
         try:
