@@ -37,14 +37,21 @@ def outside_service(pid: int, raw: bytes) -> tuple[Protocol, str] | None:
     """Return the service that an address in a process names, if it is at a unix socket's path or at a vsock address."""
     family = struct.unpack_from("=H", raw)[0] if len(raw) > _UNIX_HEAD else socket.AF_UNSPEC
     if family == socket.AF_UNIX:
-        # An abstract socket begins with a zero, and belongs to the network.
-        name = raw[_UNIX_HEAD:].split(b"\0", 1)[0]
-        path = absolute_path(pid, os.fsdecode(name)) if name else ""
+        path = unix_path(pid, raw)
         return ("unix", path) if path and _is_service(pid, path) else None
     if family == socket.AF_VSOCK and len(raw) >= _VSOCK.size:
         _, _, port, machine = _VSOCK.unpack_from(raw)
         return "vsock", f"{machine}:{port}"
     return None
+
+
+def unix_path(pid: int, raw: bytes) -> str:
+    """Return the path that an address in a process names; empty if it is none of a unix socket with a path."""
+    if len(raw) <= _UNIX_HEAD or struct.unpack_from("=H", raw)[0] != socket.AF_UNIX:
+        return ""
+    # An abstract socket begins with a zero, and belongs to the network.
+    name = raw[_UNIX_HEAD:].split(b"\0", 1)[0]
+    return absolute_path(pid, os.fsdecode(name)) if name else ""
 
 
 def is_message_bus(path: str) -> bool:

@@ -12,7 +12,7 @@ from collections import deque
 from contextlib import suppress
 from typing import Final, Protocol
 
-from proxy.capture.watch.local_services import absolute_path, outside_service
+from proxy.capture.watch.local_services import absolute_path, outside_service, unix_path
 from proxy.capture.watch.process_memory import (
     MESSAGES_STEP,
     descriptor_link,
@@ -31,6 +31,9 @@ UDP_DELAY: Final = 0.02
 """Seconds after which a connected UDP socket counts. Resolvers connect some for a moment, to look up a route."""
 
 MAX_PENDING: Final = 256
+MAX_OWN_SOCKETS: Final = 10_000
+"""The maximum number of unix sockets of a command that are known as its own."""
+
 DNS: Final = 53
 MESSAGES: Final = 8
 """The maximum number of datagrams of one call whose addresses are read."""
@@ -61,7 +64,10 @@ class Supervisor(threading.Thread):
         """Ports on which the command itself listens."""
 
         self._own_paths: set[str] = set()
-        """Unix sockets on which it listens."""
+        """Unix sockets that it bound."""
+
+        self._own_files: set[tuple[int, int]] = set()
+        """Those on which it listens, by device and inode: they may be renamed."""
 
         self._pending: deque[tuple[float, int, int, str, tuple[str, int]]] = deque(maxlen=MAX_PENDING)
         self.has_begun = threading.Event()
@@ -149,10 +155,13 @@ class Supervisor(threading.Thread):
         if number == calls["listen"]:
             self._note_listening(pid, descriptor)
             return []
+        if number == calls["bind"]:
+            self._note_bound(pid, unix_path(pid, socket_address(pid, arguments[1], arguments[2])))
+            return []
         addresses: list[tuple[str, int] | None] = []
         if number == calls["connect"]:
             raw = socket_address(pid, arguments[1], arguments[2])
-            if (service := outside_service(pid, raw)) and service[1] not in self._own_paths:
+            if (service := outside_service(pid, raw)) and not self._is_own_socket(pid, service[1]):
                 return [(service[0], (service[1], 0))]
             addresses = [ip_address(raw)]
         elif number == calls["sendto"]:
@@ -193,7 +202,22 @@ class Supervisor(threading.Thread):
             if duplicate.family in (socket.AF_INET, socket.AF_INET6):
                 self._listening.add(duplicate.getsockname()[1])
             elif duplicate.family == socket.AF_UNIX and isinstance(path := duplicate.getsockname(), str) and path:
-                self._own_paths.add(absolute_path(pid, path))
+                found = os.stat(f"/proc/{pid}/root{absolute_path(pid, path)}")
+                if len(self._own_files) < MAX_OWN_SOCKETS:
+                    self._own_files.add((found.st_dev, found.st_ino))
+
+    def _note_bound(self, pid: int, path: str) -> None:
+        """Note a unix socket, unless the call is going to fail because there is one: it may be another program's."""
+        if path and len(self._own_paths) < MAX_OWN_SOCKETS and not os.path.lexists(f"/proc/{pid}/root{path}"):
+            self._own_paths.add(path)
+
+    def _is_own_socket(self, pid: int, path: str) -> bool:
+        if path in self._own_paths:
+            return True
+        with suppress(OSError):
+            found = os.stat(f"/proc/{pid}/root{path}")
+            return (found.st_dev, found.st_ino) in self._own_files
+        return False
 
     def _note_pending(self) -> None:
         now = time.monotonic()

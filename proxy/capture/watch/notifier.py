@@ -1,7 +1,7 @@
 """Start a command so that its supervisor is notified before it, or a process that it starts, opens a connection.
 
 This file runs as a script (`python -I -S notifier.py …`) in the process that becomes the command, so it imports little.
-It installs a seccomp(2) filter that reports `connect`, `listen`, `sendto` with an address, `sendmsg` and
+It installs a seccomp(2) filter that reports `bind`, `connect`, `listen`, `sendto` with an address, `sendmsg` and
 `sendmmsg` to a listener, sends the listener over a socket, and executes the command. With `pass`, it answers for the
 processes that outlive the supervisor, so that their calls continue: without a listener the calls would fail.
 """
@@ -19,11 +19,11 @@ if __name__ == "__main__":
     # An interpreter that is isolated from the environment and site-packages does not find Playhead's package.
     sys.path.append(os.path.abspath(__file__).rsplit("/proxy/", 1)[0])
 
-from proxy.capture.watch.seccomp import ANSWER, CONTINUE, RECEIVE, REQUEST, RESPONSE, install_filter
+from proxy.capture.watch.seccomp import ANSWER, CONTINUE, RECEIVE, REQUEST, RESPONSE, call_numbers, install_filter
 
 FAILED = 125
 
-CALLS = ("connect", "listen", "sendmsg", "sendmmsg")
+CALLS = ("bind", "connect", "listen", "sendmsg", "sendmmsg")
 """What is reported, beside `sendto` with an address."""
 
 
@@ -65,8 +65,9 @@ def become_command(channel: socket.socket, command: list[str]) -> None:
 
 
 def answer_all(listener: int, *, refuses: bool) -> None:
-    """Let every call continue, or refuse it, until no process with the filter is left."""
-    error, flags = (-errno.ECONNREFUSED, 0) if refuses else (0, CONTINUE)
+    """Let every call continue, or refuse those that reach others, until no process with the filter is left."""
+    numbers = call_numbers()
+    harmless = numbers["bind"], numbers["listen"]
     waiting = select.poll()
     waiting.register(listener, select.POLLIN)
     while True:
@@ -76,7 +77,9 @@ def answer_all(listener: int, *, refuses: bool) -> None:
         request = bytearray(REQUEST.size)
         try:
             fcntl.ioctl(listener, RECEIVE, request)
-            fcntl.ioctl(listener, ANSWER, RESPONSE.pack(REQUEST.unpack(request)[0], 0, error, flags))
+            name, _, _, number, *_ = REQUEST.unpack(request)
+            error, flags = (-errno.ECONNREFUSED, 0) if refuses and number not in harmless else (0, CONTINUE)
+            fcntl.ioctl(listener, ANSWER, RESPONSE.pack(name, 0, error, flags))
         except OSError:
             continue  # the calling process has ended
 

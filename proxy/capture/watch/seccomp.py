@@ -16,8 +16,16 @@ FIRST_KERNEL = 5, 5
 """The first version of Linux that lets a reported call continue. On earlier ones each would wait for ever."""
 
 MACHINES: "Mapping[str, tuple[int, int, dict[str, int]]]" = {
-    "x86_64": (0xC000003E, 317, {"connect": 42, "listen": 50, "sendto": 44, "sendmsg": 46, "sendmmsg": 307}),
-    "aarch64": (0xC00000B7, 277, {"connect": 203, "listen": 201, "sendto": 206, "sendmsg": 211, "sendmmsg": 269}),
+    "x86_64": (
+        0xC000003E,
+        317,
+        {"bind": 49, "connect": 42, "listen": 50, "sendto": 44, "sendmsg": 46, "sendmmsg": 307},
+    ),
+    "aarch64": (
+        0xC00000B7,
+        277,
+        {"bind": 200, "connect": 203, "listen": 201, "sendto": 206, "sendmsg": 211, "sendmmsg": 269},
+    ),
 }
 """AUDIT_ARCH, the number of seccomp, and those of other system calls, by machine (linux/audit.h, asm/unistd.h)."""
 

@@ -101,6 +101,63 @@ for path in (sys.argv[1], sys.argv[1] + ".own"):
     assert found.escapes[0].sentence.startswith(f"a connection was opened to unix {path} past the proxy")
 
 
+OWN_SOCKETS = {
+    "the directory changes before it listens": """
+os.chdir(sys.argv[1]); s.bind("own"); os.chdir("/"); s.listen(); socket.socket(socket.AF_UNIX).connect(sys.argv[1] + "/own")
+""",
+    "it is renamed": """
+s.bind(sys.argv[1] + "/first"); s.listen(); os.rename(sys.argv[1] + "/first", sys.argv[1] + "/own")
+socket.socket(socket.AF_UNIX).connect(sys.argv[1] + "/own")
+""",
+    "it takes datagrams": """
+s = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM); s.bind(sys.argv[1] + "/own")
+socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM).connect(sys.argv[1] + "/own")
+""",
+}
+
+
+@pytest.mark.parametrize("script", OWN_SOCKETS.values(), ids=OWN_SOCKETS)
+async def test_a_replay_lets_a_command_reach_its_own_sockets(script: str, tmp_path: Path) -> None:
+    found = await watch_script("import os; s = socket.socket(socket.AF_UNIX)\n" + script, tmp_path, refuses=True)
+    assert (found.code, found.escapes) == (0, ())
+
+
+async def test_a_path_that_a_command_cannot_have_is_not_its_own(tmp_path: Path) -> None:
+    path = str(tmp_path / "service.sock")
+    script = """
+import errno
+s = socket.socket(socket.AF_UNIX)
+try:
+    s.bind(sys.argv[1])
+except OSError as error:
+    assert error.errno == errno.EADDRINUSE  # there is another instance, which it asks
+assert s.connect_ex(sys.argv[1]) == errno.ECONNREFUSED
+"""
+    async with await asyncio.start_unix_server(lambda _, writer: writer.close(), path):
+        found = await watch_script(script, path, refuses=True)
+    assert (found.code, escapes(found)) == (0, {("unix", path, 1)})
+
+
+async def test_what_outlives_a_replay_may_still_listen(tmp_path: Path) -> None:
+    begun, result = tmp_path / "begin", tmp_path / "told"
+    os.mkfifo(begun)
+    os.mkfifo(result)
+    daemon = f"""
+import os
+if os.fork(): os._exit(0)
+os.setsid()
+open({str(begun)!r}).read()
+try:
+    socket.create_server(("127.0.0.1", 0)); told = "listens"
+except OSError as error:
+    told = str(error)
+open({str(result)!r}, "w").write(told)
+"""
+    await watch_script(daemon, refuses=True)
+    begun.write_text("now")
+    assert result.read_text() == "listens"
+
+
 async def test_a_replay_refuses_what_would_go_past_the_proxy(tmp_path: Path) -> None:
     visits: list[str] = []
 
