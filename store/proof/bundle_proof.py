@@ -25,7 +25,7 @@ from calls.proof.records import FIRST_LINK, ChainRecord, leaf_bytes, next_link, 
 from calls.proof.tree import consistency_path, inclusion_path, is_consistent, is_included, leaf_hash
 from store.anchors.anchor_check import AnchorTrust, check_note
 from store.anchors.rows import best_anchored_size, load_anchors
-from store.bundle.bundle import LARGEST_IN_MEMORY, BadBundle, BundleHead, Entry, RequestFile, read_parts
+from store.bundle.bundle import LARGEST_IN_MEMORY, BadBundle, BundleHead, BundleTooLarge, Entry, RequestFile, read_parts
 from store.database.connection import Database
 from store.ingest.insert_rows import gap_id
 from store.proof.chain import chain_name, decode_records
@@ -158,7 +158,7 @@ def verify_bundle(lines: Iterable[bytes], keys: Collection[VerifierKey], roots: 
     """Check a bundle against its own proof and the keys that are trusted. Raises `NoProof` where it has none.
 
     Each witness among the keys must have signed its checkpoint, and with `roots`, certificates as PEM, an authority that they vouch for
-    must say when it existed. Damage is a finding; it never raises `BadBundle`.
+    must say when it existed. Damage is a finding. Raises `BundleTooLarge`, which says nothing about who wrote it, and no other `BadBundle`.
     """
     trust = _Trust(
         [key for key in keys if key.kind == "log"], AnchorTrust([key for key in keys if key.kind == "witness"], roots)
@@ -166,6 +166,8 @@ def verify_bundle(lines: Iterable[bytes], keys: Collection[VerifierKey], roots: 
     check, reader = RunCheck(), _BundleReader()
     try:
         reader.read(lines)
+    except BundleTooLarge:
+        raise
     except BadBundle as error:
         check.add_finding("altered", f"line {error.line}", f"the bundle is damaged here: {error.why}")
         return conclude(check, [])

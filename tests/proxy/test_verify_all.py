@@ -5,8 +5,12 @@ from typing import Any, cast
 
 import pytest
 
-from proxy.cli.keep.proof import show_verification, verify_all
+from proxy.cli.keep.proof import _Trust, _verify_lines, show_verification, verify_all
+from proxy.errors import Failure
 from proxy.processes.store_client import Api
+from store.bundle.bundle import bundle_lines
+from store.proof import bundle_proof
+from tests.store.exchanges import bundle, exchange
 
 SHAPE: dict[str, Any] = {"findings": [], "erased": [], "seals": [], "signed": None, "proven": 7, "unproven": 0}
 
@@ -70,3 +74,10 @@ def test_small_runs_are_verified_together_and_large_ones_alone() -> None:
     server.exchanges = {"run-7": 5000}
     assert verify_all(cast(Api, server))["runs"] == 120
     assert [len(runs) for runs in server.requests] == [7, 1, 50, 50, 12]
+
+
+def test_a_file_that_is_too_large_is_not_called_altered(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(bundle_proof, "LARGEST_IN_MEMORY", 1000)
+    lines = list(bundle_lines(bundle([exchange(b"x" * 1001, b"")])))
+    with pytest.raises(Failure, match=r"^long.jsonl was not verified: the bodies up to line 2 of the bundle are"):
+        _verify_lines(lines, "long.jsonl", _Trust([], None))

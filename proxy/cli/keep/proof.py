@@ -17,6 +17,7 @@ from proxy.processes.command_processes import CommandProcesses
 from proxy.processes.store_client import Api, NotFound, incomplete_reason, path_segment, resolve_run_name
 from proxy.terminal.text import count_text, printable
 from proxy.terminal.waiting import show_waiting
+from store.bundle.bundle import BundleTooLarge
 from store.datadir import DataDir
 from store.proof.bundle_proof import NoProof, verify_bundle
 from store.proof.run_check import RunCheck
@@ -162,6 +163,8 @@ def _verify_file(file: Path, trust: _Trust) -> dict[str, Any]:
 def _verify_lines(lines: Iterable[bytes], name: str, trust: _Trust) -> dict[str, Any]:
     try:
         return verification_shape(name, verify_bundle(lines, trust.keys, trust.roots))
+    except BundleTooLarge as error:
+        raise Failure(f"{printable(name)} was not verified: {error}") from error
     except NoProof:
         why = "it was exported with --no-proof, written by a test suite, or recorded by an earlier Playhead"
         click.echo(f"playhead: {printable(name)} has no proof: {why}", err=True)
