@@ -62,5 +62,6 @@ PROCESS_LIMIT: Final = (
 def is_process_limit(error: BaseException | str) -> bool:
     """Whether no thread or process could be started, because there are as many as there may be."""
     if isinstance(error, OSError):
-        return error.errno == errno.EAGAIN
+        # Where that attribute is set, it was a write to an output that does not block.
+        return error.errno == errno.EAGAIN and not hasattr(error, "characters_written")
     return "can't start new thread" in str(error)

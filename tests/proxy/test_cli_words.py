@@ -494,6 +494,17 @@ def test_a_question_to_the_store_server_names_commands_as_the_command_that_asks_
     assert shown == "playhead show r --data /srv/d --project web"
 
 
+def test_output_that_takes_no_more_is_no_limit_of_processes(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Standard output that does not block, as some parents leave it."""
+
+    def fail(**_: object) -> None:
+        raise BlockingIOError(errno.EAGAIN, "write could not complete without blocking", 0)
+
+    monkeypatch.setattr(playhead, "main", fail)
+    with pytest.raises(BlockingIOError):
+        main()
+
+
 @pytest.mark.parametrize("error", [RuntimeError("can't start new thread"), BlockingIOError(errno.EAGAIN, "fork")])
 def test_a_limit_of_processes_is_named(
     error: Exception, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
