@@ -104,9 +104,11 @@ class LargeQueue:
 
     async def _store_kept_file(self, file: Path) -> None:
         """Store an exchange that an earlier store server could not store; leave its file if this one cannot either."""
-        reply = await self._run_with_fallback(
-            file.stem, StoringJob(file=str(file), source=f"{self._damaged.name}/{file.name}", is_cut_off=None)
-        )
+        job = StoringJob(file=str(file), source=f"{self._damaged.name}/{file.name}", is_cut_off=None)
+        try:
+            reply = await self._run_with_fallback(file.stem, job)
+        except OSError as error:  # no process could be started for it: nothing else waits for this file
+            reply = Reply(failed=str(error))
         if reply.failed:
             log.warning("%s cannot be stored yet: %s; it is tried again at the next start", file, reply.failed)
             return

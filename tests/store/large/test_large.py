@@ -6,6 +6,7 @@ import json
 import resource
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
+from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -231,6 +232,34 @@ async def test_the_next_store_server_stores_what_could_not_be_stored(
         reasons = [gap.reason for gap in await Runs(database).gaps(RUN) if gap.exchange == cut.id]
         assert WORKER_DIED in reasons
         assert WORKER_DIED not in [gap.reason for gap in await Runs(database).gaps(RUN) if gap.exchange == sent.id]
+
+
+async def test_what_is_tried_again_does_not_end_the_store_server_where_no_process_can_be_started(
+    tmp_path: Path, database: Database
+) -> None:
+    tries: list[str] = []
+    are_tried = asyncio.Event()
+
+    class Starting:
+        async def run(self, job: HelperJob) -> Reply:
+            assert job.store
+            tries.append(job.store.file)
+            if len(tries) == 2:
+                are_tried.set()
+            raise BlockingIOError("Resource temporarily unavailable")
+
+        async def close(self) -> None:
+            pass
+
+    kept = tmp_path / "damaged"
+    kept.mkdir()
+    for number in range(2):
+        (kept / f"{exchange(number).id}.parked").write_bytes(b"")
+    derive = partial(derive_call, profiles=PROFILES)
+    async with running(Ingester(tmp_path / "spool", BatchWriter(database), derive, large=Starting())):
+        async with asyncio.timeout(20):
+            await are_tried.wait()
+    assert len(set(tries)) == len(list(kept.iterdir())) == 2
 
 
 async def test_what_is_erased_while_it_is_tried_again_does_not_come_back(tmp_path: Path, database: Database) -> None:
