@@ -17,7 +17,7 @@ from proxy.capture.control_path import control_path
 from proxy.commands.store_elsewhere import StoreElsewhere
 from proxy.errors import Failure
 from proxy.processes import settings_match as agreement
-from proxy.processes.child_process import ChildProcess, reap_orphans
+from proxy.processes.child_process import ChildProcess, describe_end, reap_orphans
 from proxy.processes.command_processes import CommandProcesses, reachable_host
 from proxy.processes.ports import reserve_port
 from proxy.run_names import recording_path
@@ -285,7 +285,7 @@ async def _keep_running(
             if not first.done():
                 first.set_result(child.ready)
             code = await _relay_until_end(child, report)
-            say(f"{child.name} ended with status {code}; restarting it (its log: {child.log})")
+            say(f"{child.name} {describe_end(code)}; restarting it (its log: {child.log})")
         pause = min(pause * 2 + 0.1, LONGEST_PAUSE) if loop.time() - began < QUIET else 0.0
         await asyncio.sleep(pause)
 

@@ -184,6 +184,15 @@ async def _start_module(module: str, stderr: IO[bytes], pass_fds: Sequence[int])
     )
 
 
+def describe_end(status: int) -> str:
+    """Say how a process ended, by its exit status."""
+    if status == -signal.SIGKILL:
+        return "was killed (SIGKILL), as the kernel does when memory is short"
+    if status < 0:
+        return f"was ended by signal {-status} ({signal.strsignal(-status)})"
+    return f"ended with status {status}"
+
+
 def _end(status: int, log: Path, begin: int) -> str:
     """How a process ended that was not ready yet, by its exit status or what it logged."""
     if status == -signal.SIGKILL:

@@ -1,5 +1,6 @@
 """A child process that ends before it is ready is reported with the reason."""
 
+import asyncio
 import os
 import signal
 import sys
@@ -10,7 +11,7 @@ import msgspec
 import pytest
 
 from proxy.processes import child_process
-from proxy.processes.child_process import ChildFailure, ChildProcess
+from proxy.processes.child_process import ChildFailure, ChildProcess, describe_end
 
 
 class Nothing(msgspec.Struct):
@@ -47,3 +48,16 @@ async def test_a_process_that_can_start_no_thread_is_reported_with_the_limit(
         ChildFailure, match=r"ended before it was ready: the limit of processes and threads .*ulimit -u"
     ):
         await ChildProcess.start("limited", Nothing(), log=tmp_path / "limited.log")
+
+
+@pytest.mark.parametrize(
+    ("command", "words"),
+    [
+        ("kill -KILL $$", "was killed (SIGKILL), as the kernel does when memory is short"),
+        ("kill -SEGV $$", "was ended by signal 11 (Segmentation fault)"),
+        ("exit 3", "ended with status 3"),
+    ],
+)
+async def test_the_end_of_a_process_is_said_in_words(command: str, words: str) -> None:
+    process = await asyncio.create_subprocess_exec("sh", "-c", f"ulimit -c 0; {command}")
+    assert describe_end(await process.wait()) == words
