@@ -231,7 +231,7 @@ class Session:
         key = self._script.key_of(raw) or await self._request_key(incoming)
         names = self._script.index.request_names(incoming.request)
         match = self._script.take_next(key, raw, incoming.actor, names)
-        if match is None and (translated := self._with_recorded_ids(incoming)) is not None:
+        if match is None and (translated := await self._with_recorded_ids(incoming)) is not None:
             translated_raw = raw_digest(translated.request)
             translated_key = self._script.key_of(translated_raw) or await self._request_key(translated)
             match = self._script.take_next(translated_key, translated_raw, incoming.actor, names)
@@ -241,10 +241,12 @@ class Session:
             self._answer_unmatched(incoming, key, raw) if match is None else self._answer_match(incoming, match)
         )
 
-    def _with_recorded_ids(self, incoming: IncomingRequest) -> IncomingRequest | None:
+    async def _with_recorded_ids(self, incoming: IncomingRequest) -> IncomingRequest | None:
         """Return a request with the recorded ids in place of those that its client drew anew; None where it has none of them."""
         then_of = self._known_pairs.echoed_then
-        request = request_with_ids(incoming.request, then_of) if then_of else None
+        if not then_of:
+            return None
+        request = await incoming.run_off_loop(partial(request_with_ids, incoming.request, then_of))
         return None if request is None else msgspec.structs.replace(incoming, request=request)
 
     @property

@@ -2,6 +2,7 @@
 
 import gzip
 import json
+import threading
 import time
 from itertools import pairwise
 from typing import Any
@@ -230,6 +231,20 @@ async def test_an_answer_has_the_ids_of_its_own_request() -> None:
 
     for number, method in enumerate(methods[1:], 1):
         assert (await answer_request(session, call(number, method))).body == result(number).body.data
+
+
+async def test_a_large_request_is_searched_for_ids_on_a_thread(monkeypatch: pytest.MonkeyPatch) -> None:
+    searched: list[bool] = []
+
+    def search(*_: Any) -> None:
+        searched.append(threading.current_thread() is threading.main_thread())
+
+    monkeypatch.setattr("replay.session.request_with_ids", search)
+    session = session_of(exchange(ag_ui(1, 2, (3, "go")), events(1, 2, "x")))
+    await answer_request(session, ag_ui(4, 5, (6, "go")))
+    for text in ("short", "long " * 100_000):
+        await miss_request(session, ag_ui(4, 5, (6, text)))
+    assert searched == [True, False]
 
 
 async def test_what_a_thread_reads_does_not_change(monkeypatch: pytest.MonkeyPatch) -> None:
