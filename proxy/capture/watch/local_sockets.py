@@ -130,11 +130,13 @@ class LocalSockets(threading.Thread):
             found = os.stat(f"/proc/{pid}/root{path}")
         except OSError:
             return False
-        for process in {pid, self._command}:
-            if _is_bound(str(process), path, found):
-                return True
-        # One that was moved or linked is not at the path at which it was bound.
-        return not _is_bound("self", path, found) and found.st_ctime >= self._began
+        own = [str(process) for process in {pid, self._command}]
+        if any(_is_bound(process, path, found) for process in own):
+            return True
+        if _is_bound("self", path, found):
+            return False
+        # One that was moved or linked is not at the path at which it was bound, and of a relative path only the name is known.
+        return found.st_ctime >= self._began or any(_has_relative_path(process, path) for process in own)
 
     def _connection_report(self, protocol: str, destination: str, count: int) -> dict[str, Any]:
         is_refused = self._refuses or protocol == "udp"
@@ -166,12 +168,20 @@ def _is_bound(process: str, path: str, found: os.stat_result) -> bool:
     """Whether a socket in the network of a process is bound to this path."""
     with suppress(OSError):
         for bound in _bound_paths(process):
-            if bound == path or (not bound.startswith("/") and os.path.basename(bound) == os.path.basename(path)):
+            if bound == path:
                 return True
-            if os.path.basename(bound) == os.path.basename(path):
+            if bound.startswith("/") and os.path.basename(bound) == os.path.basename(path):
                 with suppress(OSError):
                     if os.path.samestat(os.stat(f"/proc/{process}/root{bound}"), found):
                         return True
+    return False
+
+
+def _has_relative_path(process: str, path: str) -> bool:
+    """Whether a socket in the network of a process is bound to a relative path with this name."""
+    with suppress(OSError):
+        bound_paths = (bound for bound in _bound_paths(process) if not bound.startswith("/"))
+        return any(os.path.basename(bound) == os.path.basename(path) for bound in bound_paths)
     return False
 
 

@@ -201,6 +201,23 @@ for bound, named in (("a.sock", "a.sock"), (sys.argv[1] + "/b.sock", sys.argv[1]
         assert await run_captive(replace(capture, passes_other_tcp=not refuses), own, str(place)) == {}
 
 
+async def test_a_socket_of_this_machine_with_the_name_of_an_own_one_is_not_its_own(
+    capture: CapturePlan, service: Service, tmp_path: Path
+) -> None:
+    """Postgres binds its socket relatively to its data, and has the same name everywhere."""
+    (tmp_path / "data").mkdir()
+    own = f"""
+import os
+os.chdir({str(tmp_path / "data")!r})
+server = socket.socket(socket.AF_UNIX)
+server.bind("service.sock"); server.listen()
+socket.socket(socket.AF_UNIX).connect(os.path.abspath("service.sock"))
+"""
+    replay = replace(capture, passes_other_tcp=False, is_replay=True)
+    assert await run_captive(replay, own + REFUSED, service.path) == {service.path: ("unix", "refused", 1)}
+    assert service.visits == 0
+
+
 async def test_what_outlives_a_replay_is_refused_and_does_not_hang(
     capture: CapturePlan, service: Service, tmp_path: Path
 ) -> None:
