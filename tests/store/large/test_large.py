@@ -141,8 +141,8 @@ async def test_large_exchanges_are_stored_and_read_by_helper_processes(
     tmp_path: Path, database: Database, database_url: str
 ) -> None:
     sent = [exchange(1, LONG), exchange(2, chat("short")), exchange(3, MANY)]
-    await write_spool(tmp_path / "worker", sent)
-    async with serving(tmp_path, database, database_url) as (store_server, api, _):
+    await write_spool(tmp_path / "spool" / "worker", sent)
+    async with serving(tmp_path / "spool", database, database_url) as (store_server, api, _):
         assert await store_server.wait_until_settled(60)
         listed = (await api.get(f"/v1/runs/{RUN}/calls?settled=true")).json()
         assert listed["settled"]
@@ -170,8 +170,8 @@ async def test_what_cannot_be_derived_within_the_limits_is_stored_as_evidence_wi
 ) -> None:
     sent = exchange(1, json.dumps(dict.fromkeys(map(str, range(400_000)), 1)).encode())
     assert sent.response is not None
-    await write_spool(tmp_path / "worker", [sent])
-    async with serving(tmp_path, database, database_url, memory=130 << 20) as (store_server, api, _):
+    await write_spool(tmp_path / "spool" / "worker", [sent])
+    async with serving(tmp_path / "spool", database, database_url, memory=130 << 20) as (store_server, api, _):
         assert await store_server.wait_until_settled(60)
         call = (await api.get(f"/v1/runs/{RUN}/calls")).json()["items"][0]
         assert "no call was derived" in call["warnings"][-1]
@@ -289,10 +289,12 @@ async def test_an_exchange_that_takes_long_holds_up_no_other(tmp_path: Path, dat
         async def close(self) -> None:
             pass
 
-    await write_spool(tmp_path / "a", [exchange(1, LONG)])
-    store_server = Ingester(tmp_path, BatchWriter(database), lambda one: derive_call(one, PROFILES), large=Slow())
+    await write_spool(tmp_path / "spool" / "a", [exchange(1, LONG)])
+    store_server = Ingester(
+        tmp_path / "spool", BatchWriter(database), lambda one: derive_call(one, PROFILES), large=Slow()
+    )
     async with running(store_server), serving_api(store_server, database) as api:
-        await write_spool(tmp_path / "b", [exchange(2)])
+        await write_spool(tmp_path / "spool" / "b", [exchange(2)])
         async with asyncio.timeout(60):
             while not (await api.get("/v1/calls")).json()["items"]:  # noqa: ASYNC110 - another task stores it
                 await asyncio.sleep(0.02)
@@ -305,14 +307,14 @@ async def test_a_large_exchange_whose_worker_died_is_stored_as_cut_off(
     tmp_path: Path, database: Database, database_url: str
 ) -> None:
     sent = exchange(1, LONG)
-    with Spool(tmp_path / "worker") as spool:
+    with Spool(tmp_path / "spool" / "worker") as spool:
         taken = [
             spool.append(encode_records(record))
             for record in exchange_events(sent)
             if not isinstance(record, ExchangeClosed)
         ]
         await spool.wait_until_durable(taken[-1])
-    async with serving(tmp_path, database, database_url) as (store_server, _, _):
+    async with serving(tmp_path / "spool", database, database_url) as (store_server, _, _):
         assert await store_server.wait_until_settled(60)
         while not (gaps := await Runs(database).gaps(RUN)):  # noqa: ASYNC110 - the drain finds that there is no writer
             await asyncio.sleep(0.05)
