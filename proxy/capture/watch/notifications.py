@@ -3,6 +3,7 @@
 import ctypes
 import errno
 import fcntl
+import logging
 import os
 import select
 import socket
@@ -23,6 +24,8 @@ from proxy.capture.watch.process_memory import (
     socket_type,
 )
 from proxy.capture.watch.seccomp import ANSWER, CONTINUE, RECEIVE, REQUEST, RESPONSE, call_numbers
+
+log = logging.getLogger(__name__)
 
 START_TIMEOUT: Final = 30.0
 """Seconds that the command may take to install its filter."""
@@ -139,11 +142,12 @@ class Supervisor(threading.Thread):
         found: list[tuple[str, tuple[str, int]]] = []
         try:
             found = [one for one in self._destinations(pid, number, arguments) if not self._observer.is_own(*one[1])]
-        finally:
-            is_refused = self._refuses and bool(found)
-            answer = (-errno.ECONNREFUSED, 0) if is_refused else (0, CONTINUE)
-            with suppress(OSError):
-                fcntl.ioctl(listener, ANSWER, RESPONSE.pack(name, 0, *answer))
+        except Exception:  # a guard: each further call would wait for a thread that has ended
+            log.exception("a connection of the command was not noticed")
+        is_refused = self._refuses and bool(found)
+        answer = (-errno.ECONNREFUSED, 0) if is_refused else (0, CONTINUE)
+        with suppress(OSError):
+            fcntl.ioctl(listener, ANSWER, RESPONSE.pack(name, 0, *answer))
         for protocol, (host, port) in found:
             self._observer.note(protocol, host, port, is_refused=is_refused)
 

@@ -1,5 +1,6 @@
 """A captive command's connections to services that are not in its network: unix sockets of this machine, and multicast."""
 
+import asyncio
 import ctypes
 import errno
 import os
@@ -136,6 +137,20 @@ async def test_a_summary_says_so_if_addresses_cannot_be_read(
     async with Captive([sys.executable, "-c", program], capture) as captive:
         assert await captive.run(os.environ) == 0
         assert "does not allow reading" in (await captive.report()).unwatched_reason
+
+
+async def test_a_bug_in_reading_an_address_lets_no_connection_wait(
+    capture: CapturePlan, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(*_: object) -> None:
+        raise KeyError("a bug")
+
+    monkeypatch.setattr("proxy.capture.watch.local_sockets.outside_service", fail)
+    program = "import socket; [socket.socket(socket.AF_UNIX).connect_ex('/nowhere') for _ in range(2)]"
+    async with Captive([sys.executable, "-c", program], capture) as captive:
+        async with asyncio.timeout(20):
+            assert await captive.run(os.environ) == 0
+        assert "a bug" in (await captive.report()).unwatched_reason
 
 
 @pytest.mark.parametrize(("is_bus", "verdict"), [(False, "diverged"), (True, "right")])

@@ -52,6 +52,18 @@ async def test_a_hundred_short_connections_are_all_noticed(elsewhere: int) -> No
     assert "100 times" in found.escapes[0].sentence
 
 
+async def test_a_bug_in_reading_an_address_lets_no_connection_wait(
+    elsewhere: int, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    def fail(*_: object) -> None:
+        raise KeyError("a bug")
+
+    monkeypatch.setattr("proxy.capture.watch.notifications.outside_service", fail)
+    async with asyncio.timeout(20):
+        assert (await watch_script(CONNECT + CONNECT, elsewhere)).code == 0
+    assert "was not noticed" in caplog.text
+
+
 async def test_what_reaches_the_worker_or_the_command_s_own_server_is_no_escape(elsewhere: int) -> None:
     own = """
 server = socket.create_server(("127.0.0.1", 0))
