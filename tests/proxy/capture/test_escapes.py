@@ -84,7 +84,7 @@ async def test_a_refund_past_the_proxy_is_named_and_its_replay_is_not_right(
 
     code, _, err = await playhead("record", data, "--run", "r1", *agent)
     assert (code, shop.refunds) == (0, 1), err
-    if "may not have been noticed" in err:
+    if "system does not allow watching" in err:
         pytest.skip("no seccomp user notification here")
     assert f"WENT PAST THE PROXY, and is not in the recording: {place}" in err
 
@@ -124,7 +124,7 @@ async def test_where_no_namespace_can_be_had_a_replay_refuses_the_refund(
 
     code, _, err = await playhead("record", data, "--run", "r2", "--isolation", "off", *agent)
     assert (code, shop.refunds) == (0, 1), err
-    if "may not have been noticed" in err:
+    if "system does not allow watching" in err:
         pytest.skip("no seccomp user notification here")
 
     bundle = data.with_name("r2.jsonl")
@@ -136,9 +136,14 @@ async def test_where_no_namespace_can_be_had_a_replay_refuses_the_refund(
     assert (code, shop.refunds) == (1, 1), err
     assert f"refused: {place}: its client ignores the proxy variables" in err
     assert f"--allow-local {place}" in err
-    told = json.loads(report.read_text())
-    assert (told["verdict"], told["refused"], told["escaped"], told["isolation"]) == ("diverged", 1, 0, "watched")
-    assert told["refusals"][0]["destination"] == place
+    result = json.loads(report.read_text())
+    assert (result["verdict"], result["refused"], result["escaped"], result["isolation"]) == (
+        "diverged",
+        1,
+        0,
+        "watched",
+    )
+    assert result["refusals"][0]["destination"] == place
 
     code, _, err = await playhead("replay", data, str(bundle), "--allow-local", place, *agent, within=without)
     assert (code, shop.refunds) == (0, 2), err
