@@ -103,14 +103,15 @@ class LocalSockets(threading.Thread):
             found = self._destination(pid, raw)
         except Exception as bug:  # noqa: BLE001 - a guard: each further connection would wait for a thread that has ended
             self.unread_reason = f"a bug in reading an address ({bug!r})"
-        is_refused = found is not None and found[0] != "udp" and self._refuses
-        answer = (-errno.ECONNREFUSED, 0) if is_refused else (0, CONTINUE)
-        with suppress(OSError):
-            fcntl.ioctl(self._listener, ANSWER, RESPONSE.pack(name, 0, *answer))
+        # Before the answer: then the command may end, and its report be made.
         if found is not None:
             self._counts[
                 found if found in self._counts or len(self._counts) < MAX_DESTINATIONS else (found[0], OTHERS)
             ] += 1
+        is_refused = found is not None and found[0] != "udp" and self._refuses
+        answer = (-errno.ECONNREFUSED, 0) if is_refused else (0, CONTINUE)
+        with suppress(OSError):
+            fcntl.ioctl(self._listener, ANSWER, RESPONSE.pack(name, 0, *answer))
 
     def _destination(self, pid: int, raw: bytes) -> tuple[str, str] | None:
         """Return the service outside of the command's network that an address names; None for all else."""
