@@ -13,7 +13,6 @@ import random
 import signal
 import socket
 import sys
-import tempfile
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import AsyncExitStack, contextmanager, suppress
 from dataclasses import dataclass
@@ -202,8 +201,10 @@ class Captive:
         return self._refusals.connections()
 
     async def _start(self) -> None:
-        scratch = self._stack.enter_context(tempfile.TemporaryDirectory(prefix="playhead-"))
-        plan = await asyncio.to_thread(self._build_plan, Path(scratch))
+        try:
+            plan = await asyncio.to_thread(self._build_plan)
+        except OSError as error:
+            raise NotCaptive(f"the files that it would see cannot be copied ({error})") from error
         if (inside := self._inside) is None:
             inside = await InsideProcess.start(self._stdout)
             self._stack.push_async_callback(inside.end)
@@ -231,10 +232,10 @@ class Captive:
         for listener, (host, port) in zip(listeners, self._capture.services, strict=True):
             await self._mirror.serve(listener, host, port)
 
-    def _build_plan(self, scratch: Path) -> dict[str, Any]:
+    def _build_plan(self) -> dict[str, Any]:
         capture = self._capture
         services = {port for _, port in capture.services}
-        binds = system_binds(scratch, hides_engines=capture.is_replay)
+        binds = system_binds(capture.authority.copies, hides_engines=capture.is_replay)
         binds += trust_binds(capture.authority, self._command, os.environ)
         binds += policy_binds(capture.authority)
         return {

@@ -100,7 +100,7 @@ def _copy_file(path: str, authority: AuthorityFiles) -> Path | None:
     copy = authority.copies / f"{name}.pem"
     if not copy.exists():
         try:
-            _write(copy, _add_authority(Path(path).read_bytes(), authority))
+            write_copy(copy, _add_authority(Path(path).read_bytes(), authority))
         except OSError:
             return None
     return copy
@@ -120,7 +120,7 @@ def _add_to_directory(path: str, authority: AuthorityFiles, part: Path) -> None:
     for name in SYSTEM_FILES:
         place = part / os.path.basename(name)
         if os.path.dirname(name) == path and place.is_file() and not place.is_symlink():
-            _write(place, _add_authority(place.read_bytes(), authority))
+            write_copy(place, _add_authority(place.read_bytes(), authority))
     store = part / "java" / "cacerts"
     if store.exists() and authority.java:
         shutil.copyfile(authority.java, store)
@@ -138,12 +138,21 @@ def copy_with_changes(directory: str | Path, copy: Path, change: Callable[[Path]
 
     `change` gets the unfinished copy. Another command that copies at the same time sees all of it or nothing.
     """
+
+    def make(part: Path) -> None:
+        shutil.copytree(directory, part, symlinks=True)
+        change(part)
+
+    return make_copy(copy, make)
+
+
+def make_copy(copy: Path, make: Callable[[Path], None]) -> Path | None:
+    """Make a directory at `copy`, unless it is there already; None if that is not possible. `make` gets an unfinished path."""
     if copy.exists():
         return copy
     part = copy.with_name(f".{copy.name}.{os.getpid()}")
     try:
-        shutil.copytree(directory, part, symlinks=True)
-        change(part)
+        make(part)
         part.chmod(0o755)
         part.rename(copy)
     except (OSError, shutil.Error):
@@ -161,7 +170,8 @@ def _add_authority(roots: bytes, authority: AuthorityFiles) -> bytes:
     return roots.rstrip(b"\n") + b"\n" + authority.certificate.read_bytes()
 
 
-def _write(path: Path, data: bytes) -> None:
+def write_copy(path: Path, data: bytes) -> None:
+    """Write a file that every user may read. Another command that reads it sees all of it or nothing."""
     part = path.with_name(f".{path.name}.{os.getpid()}")
     part.write_bytes(data)
     part.chmod(0o644)

@@ -6,6 +6,7 @@ import os
 import socket
 import subprocess
 import sys
+import tempfile
 from collections.abc import Iterator
 from contextlib import closing
 from dataclasses import dataclass, replace
@@ -86,6 +87,21 @@ async def test_a_connection_to_any_address_and_port_arrives(bench: Bench) -> Non
     assert said.splitlines() == ["198.18.0.9 443", "10.9.8.7 5432", "8.8.8.8 53", "2001:db8::5 1", "2606:4700::1 443"]
     assert bench.receiver.message["other_tcp"] == "pass"
     assert bench.receiver.message["run"] == "bench"
+
+
+async def test_nothing_is_temporary_that_a_killed_launcher_would_leave(
+    bench: Bench, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    temporary = tmp_path / "tmp"
+    temporary.mkdir()
+    monkeypatch.setattr(tempfile, "tempdir", str(temporary))
+    kept = []
+    for _ in range(2):
+        async with Captive(["cat", "/etc/nsswitch.conf", "/etc/resolv.conf"], bench.capture) as captive:
+            assert await captive.run(os.environ) == 0
+            assert not list(temporary.iterdir())
+        kept.append(sorted(bench.capture.authority.copies.iterdir()))
+    assert kept[0] == kept[1]
 
 
 @pytest.mark.parametrize("protocol", [socket.IPPROTO_UDP, socket.IPPROTO_UDPLITE])
