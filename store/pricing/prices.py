@@ -7,6 +7,7 @@ service has no price, or the answer has no usage. Prices are list prices, withou
 
 import datetime as dt
 import importlib.metadata
+from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from decimal import Decimal, InvalidOperation
@@ -65,7 +66,7 @@ _FLAVORS: Final = {
     "openai_assistants": ("chat",),
     "openai_responses": ("responses",),
     "openai_embeddings": ("embeddings",),
-    "openai_rest": ("images",),
+    "openai_rest": ("images", "realtime", "live"),
     "openai_realtime": ("realtime",),
     "gemini_live": (_LIVE,),
     "anthropic": ("anthropic",),
@@ -78,11 +79,21 @@ _MODALITIES: Final = ("text", "audio", "image", "video")
 _AUDIO_COSTS_MORE: Final = frozenset(("openai", "azure"))
 """Providers that charge many times as much for audio as for text. Where a model has only prices of text, the tables would apply these."""
 
+_AUDIO_UNITS: Final = {
+    "input_audio_tokens": "input_audio_mtok",
+    "output_audio_tokens": "output_audio_mtok",
+    "audio_seconds": "audio_hours",
+}
+"""By what the tables count of audio, the name of its price."""
+
 _SESSIONS: Final = ("openai_realtime", "gemini_live")
 """Dialects whose answers report usage several times."""
 
 _USAGE_MEMBERS: Final = ("usage", "usageMetadata", "meta")
 """Members of an answer that hold its usage."""
+
+_SEARCHES: Final = {"web_search_call": "web_searches", "file_search_call": "storage_searches"}
+"""By the type of an item in an answer of OpenAI's Responses, what the tables call its use. No usage counts them."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -150,7 +161,7 @@ def _list_cost(exchange: Exchange, call: Call) -> Cost | None:
     # Prices may depend on the hour of the day. Rounding to the minute lets the cache answer equal calls.
     minute = exchange.started_at // _MINUTE
     flavors = (*_FLAVORS.get(call.dialect, ()), "default")
-    find_prices = partial(_table_prices, service, flavors, tuple(models))
+    find_prices = partial(_table_prices, service, flavors, tuple(models), _searches(call.dialect, answer))
     # Our own counts are of the whole session, and do not tell audio from text.
     counts = Usage() if reports and call.dialect in _SESSIONS else call.usage
     found = _sum_prices(find_prices(dumps(one), counts, _context(answer), minute) for one in reports or [{}])
@@ -170,8 +181,23 @@ def _usage_reports(dialect: str, answer: Mapping[str, Json]) -> list[Json]:
     if dialect == "gemini_live":
         usages = [as_object(one).get("usageMetadata") for one in as_array(answer.get("turns"))]
         return [{"usageMetadata": _respell_live_usage(as_object(usage))} for usage in usages if usage]
+    if dialect == "openai_rest" and "input_token_details" in (usage := as_object(answer.get("usage"))):
+        return [{"response": {"usage": usage}}]  # a transcription counts tokens of audio and text as a session does
     members = {name: answer[name] for name in _USAGE_MEMBERS if name in answer}
     return [members] if members else []
+
+
+def _searches(dialect: str, answer: Mapping[str, Json]) -> tuple[tuple[str, int], ...]:
+    """Return how often each tool searched that OpenAI charges by use. To open a page that was found costs nothing."""
+    if dialect != "openai_responses":
+        return ()
+    items = [as_object(item) for item in as_array(answer.get("output"))]
+    uses = Counter(
+        as_text_or_none(item.get("type"))
+        for item in items
+        if as_object(item.get("action")).get("type", "search") == "search"
+    )
+    return tuple((unit, uses[kind]) for kind, unit in _SEARCHES.items() if uses[kind])
 
 
 def _respell_live_usage(usage: Mapping[str, Json]) -> Json:
@@ -215,7 +241,7 @@ def split_cost(
         return None
     service = _PROVIDERS.get(provider) or f"https://{host}/"
     flavors = (*_FLAVORS.get(dialect, ()), "default")
-    find_prices = partial(_table_prices, service, flavors, model_names)
+    find_prices = partial(_table_prices, service, flavors, model_names, _searches(dialect, body))
     found = _sum_prices(find_prices(dumps(one), Usage(), _context(body), started_at // _MINUTE) for one in reports)
     return None if found is None or found[0] + found[1] != found[2] else found[:2]
 
@@ -271,6 +297,7 @@ def _table_prices(
     service: str,
     flavors: tuple[str, ...],
     models: tuple[str, ...],
+    searches: tuple[tuple[str, int], ...],
     usage_json: bytes,
     usage: Usage,
     context: tuple[str, str],
@@ -281,6 +308,7 @@ def _table_prices(
     counted = _counted_usage(provider, flavors, usage_json, usage) if provider else None
     if provider is None or counted is None:
         return None
+    counted = _with_searches(counted, searches)
     at = dt.datetime.fromtimestamp(minute * 60, dt.UTC)
     gateway = {name: value for name, value in zip(("service_tier", "speed"), context, strict=True) if value}
     prices = (_result_or_none(_tables().calc, counted, model, provider.id, None, at, gateway) for model in models)
@@ -293,8 +321,7 @@ def _table_prices(
 
 def _lacks_audio_price(counted: "Counted", price: "ModelPrice") -> bool:
     return any(
-        counted.reported_value(f"{side}_audio_tokens") and getattr(price, f"{side}_audio_mtok", None) is None
-        for side in ("input", "output")
+        counted.reported_value(unit) and getattr(price, name, None) is None for unit, name in _AUDIO_UNITS.items()
     )
 
 
@@ -317,6 +344,12 @@ def _counted_usage(provider: "Provider", flavors: tuple[str, ...], usage_json: b
         return None  # Anthropic counts cached tokens apart from the input, the others within it
     counts = {"input_tokens": usage.input_tokens, "output_tokens": usage.output_tokens}
     return _result_or_none(Counted, **counts, cache_read_tokens=usage.cached_tokens)
+
+
+def _with_searches(counted: "Counted", searches: tuple[tuple[str, int], ...]) -> "Counted":
+    from genai_prices.types import Usage as Counted
+
+    return counted + Counted(**dict(searches)) if searches else counted
 
 
 def _with_absent_modalities(counted: "Counted") -> "Counted":

@@ -124,6 +124,43 @@ def test_audio_is_not_charged_at_the_price_of_text(url: str) -> None:
     )
 
 
+@pytest.mark.parametrize(
+    ("model", "usage", "cost"),
+    [
+        pytest.param(
+            "gpt-4o-transcribe",
+            {
+                "type": "tokens",
+                "input_tokens": 100,
+                "input_token_details": {"text_tokens": 10, "audio_tokens": 90},
+                "output_tokens": 20,
+            },
+            (10 * 2.5 + 90 * 6 + 20 * 10) / 1e6,
+            id="by tokens",
+        ),
+        pytest.param("whisper-1", {"type": "duration", "seconds": 600}, 600 / 3600 * 0.36, id="by time"),
+        pytest.param("gpt-4o-transcribe", {"type": "duration", "seconds": 600}, None, id="no price of time"),
+    ],
+)
+def test_what_was_transcribed_costs_what_audio_costs(model: str, usage: Any, cost: float | None) -> None:
+    found = usd(f"{OPENAI}/audio/transcriptions", {"text": "hello", "usage": usage}, model)
+    assert found == (None if cost is None else pytest.approx(cost))
+
+
+def test_each_search_that_openai_charges_by_use_is_added_to_the_tokens() -> None:
+    """Ten dollars for a thousand searches of the web, two and a half for a thousand of files; a page that was opened is free."""
+    output = [
+        {"type": "web_search_call", "action": {"type": "search", "query": "a"}},
+        {"type": "web_search_call", "action": {"type": "open_page", "url": "https://example.com"}},
+        {"type": "web_search_call"},
+        {"type": "file_search_call", "queries": ["b"]},
+        {"type": "message", "content": []},
+    ]
+    answer = {"model": "gpt-4o-mini", "usage": RESPONDED, "output": output}
+    assert usd(f"{OPENAI}/responses", answer) == pytest.approx(MINI + 2 * 0.01 + 0.0025)
+    assert usd(f"{OPENAI}/responses", {**answer, "output": output[-1:]}) == pytest.approx(MINI)
+
+
 def test_a_figure_says_whose_prices_it_is_of() -> None:
     found = call_cost(*make_call(f"{OPENAI}/chat/completions", chat("gpt-4o-mini")))
     assert found is not None
