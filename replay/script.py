@@ -373,6 +373,10 @@ class Script:
         """The number of exchanges that have not answered yet."""
         return self._unplayed_count
 
+    def has_played(self, step: int) -> bool:
+        """Whether the exchange of this step has answered."""
+        return bool(self._played_flags[step - self.index.entries[0].step])
+
     def unplayed_places(self) -> Iterator[int]:
         """The places of exchanges that have not answered yet, in the order of their steps."""
         place = self._played_flags.find(0)

@@ -37,7 +37,7 @@ from replay.replay_options import ReplayOptions
 from replay.report import REPORT_LISTED, Tally, build_report, interrupted_report, report_with_effects
 from replay.script import Position, RecordedExchange, Script, ScriptMatch
 from replay.websocket import session as sockets
-from replay.websocket.mcp_stream import McpStream, find_mcp_stream
+from replay.websocket.mcp_stream import McpStream, McpStreams
 from replay.websocket.timeline import Break
 
 _UNPLAYED_CONSIDERED = 256
@@ -73,6 +73,7 @@ class Session:
     _streams: WeakSet[McpStream] = field(init=False, default_factory=WeakSet)
     """Open streams of MCP that wait for requests. References are weak, because a stream is not told when its client leaves."""
 
+    _mcp_streams: McpStreams = field(init=False)
     _has_streamed: bool = field(init=False, default=False)
     """True if `_streams` ever had a member."""
 
@@ -93,6 +94,7 @@ class Session:
                 on_change=lambda: self.on_change(self.id),
             )
         self._script = Script(self.recording.index, self.options.after_last)
+        self._mcp_streams = McpStreams(self.recording.index.entries, lambda step: self._script.has_played(step))
         self._websockets = sockets.OpenWebsockets(self._script)
 
     async def answer(self, request: Request, actor: str | None = None, *, never_live: bool = False) -> Answer | None:
@@ -402,7 +404,7 @@ class Session:
 
     def _open_mcp_stream(self, recorded: RecordedExchange, exchange: Exchange) -> McpStream | None:
         """Open a stream of MCP, if the exchange is one that waits for requests."""
-        if stream := find_mcp_stream(recorded, exchange, self.recording.index.entries):
+        if stream := self._mcp_streams.find(recorded, exchange):
             self._streams.add(stream)
             self._has_streamed = True
         return stream

@@ -1,22 +1,24 @@
 """Hold back what came on a stream of MCP only after requests that the client had yet to send.
 
 Streamable HTTP: at instant pace, a listening stream that ended with its session would end at once, and its client would open
-it again. What a listening stream carries, and its end, waits for the last request of its session before it. On the answer
-to a POST, only the answer to the server's own question and the cancellation of the POST are waited for.
+it again. Its end waits for the last request of its session before it, and its events as `replay/websocket/mcp_listening.py`
+says. The answer to a POST waits for the answers to the server's own questions, and for the cancellation of the POST.
 
 The older transport (HTTP+SSE): the client opens the stream first and sends requests in separate POSTs. An event with the id
-of a recorded POST waits for that POST, and any other for the last POST before it. Events that need not wait are sent in
-recorded order, with the ids that the client uses now.
+of a recorded POST waits for that POST. Events that need not wait are sent in recorded order, with the ids that the client
+uses now.
 """
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from itertools import islice, takewhile
-from typing import Final, NamedTuple
+from typing import Final
+
+import msgspec
 
 from calls.codec.json import InvalidJson, parse_json_leniently
 from calls.codec.lenient_json import as_object
-from calls.dialects.protocols.jsonrpc import is_answer, split_messages
+from calls.dialects.protocols.jsonrpc import is_answer
 from calls.mcp_late_answers import announced_endpoint, is_old_transport
 from calls.model import Body, Exchange, Json, Request, header
 from replay.answer import Piece
@@ -25,15 +27,46 @@ from replay.playback import GRACE
 from replay.reframing.readdress import readdress_event, split_events
 from replay.reframing.reframe import is_stream
 from replay.script import RecordedExchange
+from replay.websocket.mcp_listening import (
+    EventPlan,
+    Messages,
+    Reply,
+    SentRequest,
+    body_messages,
+    event_messages,
+    names_requests,
+    plan_events,
+)
 
 _REQUESTS_READ: Final = 256
 """Maximum number of requests that are read for one answer to a POST."""
 
+_SESSION_REQUESTS_READ: Final = 1024
+"""Maximum number of requests that are read for a listening stream on which the server asked questions."""
 
-class _Part(NamedTuple):
+_OPENED_BEFORE: Final = 32
+"""Maximum number of exchanges before a listening stream that may still be open when it begins."""
+
+_OVERTAKES: Final = 256
+"""Maximum number of waiting events that a later event may overtake."""
+
+
+class _Part(msgspec.Struct, frozen=True, kw_only=True):
     data: bytes
-    step: int | None
-    """The step whose request must come before; None if there is none."""
+    at: int = 0
+    """When it was recorded: it waits for the answers before this to questions that were sent."""
+
+    any_of: Sequence[int] = ()
+    """Steps of which one must come before; empty if none need."""
+
+    all_of: Sequence[int] = ()
+    """Steps that must all come before."""
+
+    owner: int | None = None
+    """The step of the request whose id the part has."""
+
+    reply: Reply | None = None
+    """The answer to the question that it is."""
 
 
 class McpStream:
@@ -42,37 +75,44 @@ class McpStream:
     def __init__(
         self,
         body: Body,
-        steps: Sequence[int | None],
+        parts: Sequence[_Part],
         *,
         end: tuple[int, int] | None = None,
         requests: Mapping[int, Json] | None = None,
         may_be_left: bool = False,
     ) -> None:
-        """`steps`: what each recorded piece of the body waits for.
+        """`parts`: what each recorded piece of the body waits for.
 
         `end`: when the stream ended, and the step that its end waits for. `requests`: the recorded requests by their steps,
-        if each piece is an event that may overtake others, and has the id of its request.
+        if each piece is an event that may overtake others.
         """
         self.may_be_left = may_be_left
         """Whether the client may leave before the end: it listened, or cancelled its request."""
 
         self._body = body
-        self._steps = steps
+        self._parts = parts
         self._end = end
         self._requests = requests
         self._waiting: list[_Part] = []
+        self._questions: list[Reply] = []
+        """The answers to the questions that were sent and that the client has yet to answer."""
+
         self._sent: dict[int, Json] = {}
         """The requests that were sent again, by their steps; None for each unless ids are taken from it."""
 
     def note_request(self, step: int, request: Request) -> None:
         """Note that the request of this step was sent again."""
         self._sent[step] = None if self._requests is None or step not in self._requests else _message(request)
+        self._questions = [reply for reply in self._questions if reply.step != step]
+
+    def note_earlier_request(self, step: int) -> None:
+        """Note that the request of this step was sent before the stream was opened."""
+        self._sent[step] = None
 
     def pieces(self, pace: Pace) -> Iterator[Piece]:
         """The recorded pieces, and an empty one for the end. Each is ready when what came before it was requested."""
         latest = self._end and self._end[0] + GRACE
-        for piece, step in zip(pace.pieces(self._body), self._steps, strict=True):
-            part = _Part(piece.data, step)
+        for piece, part in zip(pace.pieces(self._body), self._parts, strict=True):
             ready_data: Callable[[], bytes | None] = partial(self._ready_data, part)
             if self._requests is not None:
                 self._waiting.append(part)
@@ -80,118 +120,220 @@ class McpStream:
             yield Piece(piece.at, piece.data, ready_data, latest)
         if self._end is not None:
             ended_at, step = self._end
-            yield Piece(pace.send_time(ended_at), b"", partial(self._ready_data, _Part(b"", step)), latest)
+            yield Piece(
+                pace.send_time(ended_at), b"", partial(self._ready_data, _Part(data=b"", all_of=(step,))), latest
+            )
 
     def _ready_data(self, part: _Part) -> bytes | None:
-        return part.data if part.step is None or part.step in self._sent else None
+        return part.data if self._is_ready(part) else None
+
+    def _is_ready(self, part: _Part) -> bool:
+        if part.any_of and not any(step in self._sent for step in part.any_of):
+            return False
+        return all(step in self._sent for step in part.all_of) and not any(
+            reply.at < part.at for reply in self._questions
+        )
 
     def _next_event(self) -> bytes | None:
         """The first event that need not wait any longer, with the current ids."""
-        for part in self._waiting:
-            if part.step is None or part.step in self._sent:
-                self._waiting.remove(part)
+        for place, part in enumerate(self._waiting[:_OVERTAKES]):
+            if self._is_ready(part):
+                del self._waiting[place]
+                if part.reply is not None and part.reply.step not in self._sent:
+                    self._questions.append(part.reply)
                 return self._readdressed_event(part)
         return None
 
     def _readdressed_event(self, part: _Part) -> bytes:
-        if part.step is None or self._requests is None:
+        if part.owner is None or self._requests is None or (now := self._sent.get(part.owner)) is None:
             return part.data
-        return readdress_event(part.data, self._requests[part.step], self._sent[part.step])
+        return readdress_event(part.data, self._requests[part.owner], now)
 
 
-def find_mcp_stream(
-    recorded: RecordedExchange, exchange: Exchange, entries: Sequence[RecordedExchange]
-) -> McpStream | None:
-    """Return the replay of an exchange whose parts wait for requests; None if none does."""
-    if is_old_transport(exchange):
-        return _old_stream(exchange, entries)
-    if not recorded.session or exchange.response is None or not is_stream(exchange.response):
-        return None
-    requests = _requests_meanwhile(recorded, exchange, entries)
-    if exchange.request.method == "GET":
+class McpStreams:
+    """Makes the replays of the streams of one recording, and keeps what it reads for them."""
+
+    def __init__(self, entries: Sequence[RecordedExchange], has_played: Callable[[int], bool]) -> None:
+        """`has_played`: whether the exchange of a step was requested already."""
+        self._entries = entries
+        self._has_played = has_played
+        self._plans: dict[int, tuple[EventPlan, Sequence[SentRequest]] | None] = {}
+        """The plans of listening streams by their steps; None where there is nothing to wait for."""
+
+        self._listening: dict[tuple[str, str | None], list[RecordedExchange]] = {}
+        """The listening streams of each URL and session. Empty until it is needed."""
+
+    def find(self, recorded: RecordedExchange, exchange: Exchange) -> McpStream | None:
+        """Return the replay of an exchange whose parts wait for requests; None if none does."""
+        if is_old_transport(exchange):
+            return self._old_stream(exchange)
+        if not recorded.session or exchange.response is None:
+            return None
+        if exchange.request.method == "GET":
+            return self._listening_stream(recorded, exchange) if is_stream(exchange.response) else None
+        return self._awaiting_answer(recorded, exchange)
+
+    def _listening_stream(self, recorded: RecordedExchange, exchange: Exchange) -> McpStream | None:
+        if (found := self._plan(recorded, exchange)) is None:
+            return None
+        plan, sent = found
+        steps = [one.step for one in sent]
+        stream = McpStream(
+            plan.events,
+            _planned_parts(plan),
+            end=(exchange.ended_at or 0, steps[-1]),
+            requests=_recorded_messages(sent) if any(one.messages for one in sent) else None,
+            may_be_left=True,
+        )
+        return self._with_earlier(stream, steps)
+
+    def _with_earlier(self, stream: McpStream, steps: Iterable[int]) -> McpStream:
+        """The stream, which knows those of these requests that were sent before it was opened."""
+        for step in filter(self._has_played, steps):
+            stream.note_earlier_request(step)
+        return stream
+
+    def _plan(self, recorded: RecordedExchange, exchange: Exchange) -> tuple[EventPlan, Sequence[SentRequest]] | None:
+        if recorded.step not in self._plans:
+            self._plans[recorded.step] = self._make_plan(recorded, exchange)
+        return self._plans[recorded.step]
+
+    def _make_plan(
+        self, recorded: RecordedExchange, exchange: Exchange
+    ) -> tuple[EventPlan, Sequence[SentRequest]] | None:
+        messages = list(_stream_messages(exchange))
         # A stream that continues the answer to a request ends with that answer.
-        awaited = list(requests)
-        carries_answer = awaited and any(is_answer(message) for message in _stream_messages(exchange))
-        return _stream_awaiting(exchange, awaited, may_be_left=True) if awaited and not carries_answer else None
-    light = [entry for entry in islice(requests, _REQUESTS_READ) if not entry.is_heavy]
-    if not light:
-        return None
-    own_ids = {message.get("id") for message in _messages(exchange.request.body.data) if "method" in message}
-    questions = [message.get("id") for message in _stream_messages(exchange) if "method" in message]
-    cancels = [entry for entry in light if _cancels(entry, own_ids)]
-    answers = (entry for entry in light if any(_answers(entry, one) for one in questions if one is not None))
-    awaited = sorted({entry.step: entry for entry in (*cancels, *answers)}.values(), key=lambda entry: entry.step)
-    return _stream_awaiting(exchange, awaited, may_be_left=bool(cancels)) if awaited else None
+        if any(is_answer(message) for message in messages):
+            return None
+        meanwhile = list(self._requests_meanwhile(recorded, exchange))
+        if not meanwhile:
+            return None
+        requests = [*self._requests_open_at(recorded, exchange), *meanwhile]
+        most = _SESSION_REQUESTS_READ if names_requests(messages) else 0
+        sent = [
+            _sent_request(entry, is_read=number < most and not entry.is_heavy) for number, entry in enumerate(requests)
+        ]
+        return plan_events(exchange, sent), sent
+
+    def _awaiting_answer(self, recorded: RecordedExchange, exchange: Exchange) -> McpStream | None:
+        """An answer to a POST that waits for what the client sends meanwhile."""
+        assert exchange.response is not None
+        requests = islice(self._requests_meanwhile(recorded, exchange), _REQUESTS_READ)
+        sent = [_sent_request(entry) for entry in requests if not entry.is_heavy]
+        if not sent:
+            return None
+        own_ids = {message.get("id") for message in body_messages(exchange.request.body.data) if "method" in message}
+        messages = _stream_messages(exchange) if is_stream(exchange.response) else ()
+        questions = {message.get("id") for message in messages if "method" in message} - {None}
+        cancels = [one for one in sent if _cancels(one.messages, own_ids)]
+        answers = [one for one in sent if any(is_answer(message) for message in one.messages)]
+        own = {one.step: one.started_at for one in answers if any(each.get("id") in questions for each in one.messages)}
+        awaited = own | {one.step: one.started_at for one in cancels}
+        if len(own) < len(answers):
+            awaited |= {reply.step: reply.at for reply in self._replies_elsewhere(recorded)}
+        if not awaited:
+            return None
+        return self._with_earlier(_answer_awaiting(exchange, awaited, may_be_left=bool(cancels)), awaited)
+
+    def _replies_elsewhere(self, recorded: RecordedExchange) -> Iterator[Reply]:
+        """The client's answers to what the server asked on listening streams while this request was open."""
+        if not self._listening:
+            for entry in self._entries:
+                if entry.session and entry.summary.method == "GET":
+                    self._listening.setdefault(_session_of(entry), []).append(entry)
+        for entry in self._listening.get(_session_of(recorded), ()):
+            response = None if entry.is_heavy else entry.exchange.response
+            if response is not None and is_stream(response) and (found := self._plan(entry, entry.exchange)):
+                yield from found[0].replies.get(recorded.step, ())
+
+    def _requests_open_at(self, recorded: RecordedExchange, exchange: Exchange) -> Iterator[RecordedExchange]:
+        """The requests of the same session that began before this stream and ended after its begin."""
+        place = recorded.step - self._entries[0].step
+        for entry in self._entries[max(place - _OPENED_BEFORE, 0) : place]:
+            if _is_request_beside(entry, recorded) and entry.end_time > exchange.started_at:
+                yield entry
+
+    def _requests_meanwhile(self, recorded: RecordedExchange, exchange: Exchange) -> Iterator[RecordedExchange]:
+        """The requests of the same session that came while this exchange was open, in their order."""
+        end = exchange.started_at + (exchange.ended_at or 0)
+        later = islice(self._entries, recorded.step - self._entries[0].step + 1, None)
+        for entry in takewhile(lambda entry: entry.summary.started_at < end, later):
+            if _is_request_beside(entry, recorded):
+                yield entry
+
+    def _old_stream(self, exchange: Exchange) -> McpStream:
+        """A stream of the older transport, divided into its events."""
+        url = announced_endpoint(exchange)
+        posts = [
+            entry
+            for entry in self._entries
+            if entry.summary.url == url
+            and entry.summary.method == "POST"
+            and entry.summary.started_at >= exchange.started_at
+        ]
+        sent = [_sent_request(entry) for entry in posts]
+        plan = plan_events(exchange, sent)
+        return McpStream(plan.events, _planned_parts(plan), requests=_recorded_messages(sent))
 
 
-def _stream_awaiting(exchange: Exchange, awaited: Sequence[RecordedExchange], *, may_be_left: bool) -> McpStream:
-    """A stream whose pieces, and its end, wait for those of these requests that came before them."""
+def _planned_parts(plan: EventPlan) -> list[_Part]:
+    return [
+        _Part(
+            data=piece.data,
+            at=wait.at,
+            any_of=wait.any_of,
+            all_of=() if wait.after is None else (wait.after,),
+            owner=wait.owner,
+            reply=wait.reply,
+        )
+        for piece, wait in zip(RECORDED.pieces(plan.events), plan.waits, strict=True)
+    ]
+
+
+def _answer_awaiting(exchange: Exchange, awaited: Mapping[int, int], *, may_be_left: bool) -> McpStream:
+    """An answer whose pieces wait for those of these steps that came before them, and its end for the last one."""
     assert exchange.response is not None
     body = exchange.response.body
-    started = [(entry.summary.started_at - exchange.started_at, entry.step) for entry in awaited]
-    steps = [
-        next((step for started_at, step in reversed(started) if started_at < piece.at), None)
+    parts = [
+        _Part(
+            data=piece.data,
+            all_of=[step for step, started_at in awaited.items() if started_at < exchange.started_at + piece.at],
+        )
         for piece in RECORDED.pieces(body)
     ]
-    return McpStream(body, steps, end=(exchange.ended_at or 0, started[-1][1]), may_be_left=may_be_left)
+    return McpStream(body, parts, end=(exchange.ended_at or 0, max(awaited)), may_be_left=may_be_left)
 
 
-def _old_stream(exchange: Exchange, entries: Sequence[RecordedExchange]) -> McpStream:
-    """A stream of the older transport, divided into its events."""
-    assert exchange.response is not None
-    url = announced_endpoint(exchange)
-    posts = [
-        entry
-        for entry in entries
-        if entry.summary.url == url
-        and entry.summary.method == "POST"
-        and entry.summary.started_at >= exchange.started_at
-    ]
-    requests = {entry.step: _message(entry.exchange.request) for entry in posts}
-
-    def awaited_step(event: bytes, sent_at: int) -> int | None:
-        ids = [message.get("id") for message in _event_messages(event) if is_answer(message)]
-        answers = (step for step, request in requests.items() if any(_is_request(request, one) for one in ids))
-        before = (entry.step for entry in posts if entry.summary.started_at < sent_at)
-        return next(answers, max(before, default=None))
-
-    events = split_events(exchange.response.body)
-    steps = [awaited_step(piece.data, exchange.started_at + piece.at) for piece in RECORDED.pieces(events)]
-    return McpStream(events, steps, requests=requests)
+def _recorded_messages(sent: Sequence[SentRequest]) -> dict[int, Json]:
+    return {one.step: list(one.messages) for one in sent}
 
 
-def _requests_meanwhile(
-    recorded: RecordedExchange, exchange: Exchange, entries: Sequence[RecordedExchange]
-) -> Iterator[RecordedExchange]:
-    """The requests of the same session that came while the stream was open, in their order."""
-    end = exchange.started_at + (exchange.ended_at or 0)
-    session = header(recorded.summary.headers, "mcp-session-id")
-    later = islice(entries, recorded.step - entries[0].step + 1, None)
-    for entry in takewhile(lambda entry: entry.summary.started_at < end, later):
-        summary = entry.summary
-        is_request = summary.method != "GET" and summary.url == recorded.summary.url and entry.session
-        if is_request and header(summary.headers, "mcp-session-id") == session:
-            yield entry
+def _session_of(entry: RecordedExchange) -> tuple[str, str | None]:
+    return entry.summary.url, header(entry.summary.headers, "mcp-session-id")
+
+
+def _is_request_beside(entry: RecordedExchange, recorded: RecordedExchange) -> bool:
+    is_request = entry.summary.method != "GET" and entry.summary.url == recorded.summary.url and bool(entry.session)
+    return is_request and _session_of(entry) == _session_of(recorded)
+
+
+def _sent_request(entry: RecordedExchange, *, is_read: bool = True) -> SentRequest:
+    messages = body_messages(entry.exchange.request.body.data) if is_read else ()
+    return SentRequest(entry.step, entry.summary.started_at, entry.end_time, messages)
 
 
 def _stream_messages(exchange: Exchange) -> Iterator[Mapping[str, Json]]:
     assert exchange.response is not None
-    body = exchange.response.body
-    events = split_events(body)
+    events = split_events(exchange.response.body)
     for chunk in events.chunks:
-        yield from _event_messages(events.data[chunk.offset : chunk.offset + chunk.size])
+        yield from event_messages(events.data[chunk.offset : chunk.offset + chunk.size])
 
 
-def _event_messages(event: bytes) -> Sequence[Mapping[str, Json]]:
-    data = b"".join(line[5:] for line in event.splitlines() if line.startswith(b"data:"))
-    return _messages(data)
-
-
-def _messages(data: bytes) -> Sequence[Mapping[str, Json]]:
-    try:
-        return split_messages(parse_json_leniently(data))
-    except InvalidJson:
-        return ()
+def _cancels(messages: Messages, ids: set[Json]) -> bool:
+    return any(
+        message.get("method") == "notifications/cancelled" and as_object(message.get("params")).get("requestId") in ids
+        for message in messages
+    )
 
 
 def _message(request: Request) -> Json:
@@ -199,22 +341,3 @@ def _message(request: Request) -> Json:
         return parse_json_leniently(request.body.data)
     except InvalidJson:
         return None
-
-
-def _is_request(message: Json, id_: Json) -> bool:
-    return any(
-        "method" in request and request.get("id") == id_ and id_ is not None for request in split_messages(message)
-    )
-
-
-def _cancels(entry: RecordedExchange, ids: set[Json]) -> bool:
-    return any(
-        message.get("method") == "notifications/cancelled" and as_object(message.get("params")).get("requestId") in ids
-        for message in _messages(entry.exchange.request.body.data)
-    )
-
-
-def _answers(entry: RecordedExchange, id_: Json) -> bool:
-    return any(
-        is_answer(message) and message.get("id") == id_ for message in _messages(entry.exchange.request.body.data)
-    )
