@@ -59,6 +59,7 @@ class RunningStore:
 
 def make_ingester(spools: Path, database: Database, derived: Callable[[Exchange], Call] | None = None) -> Ingester:
     """A store server that is not running yet."""
+    spools.mkdir(exist_ok=True)
     ingest = BatchWriter(database, profile=PROFILES.digest)
     return Ingester(spools, ingest, derived or partial(derive_call, profiles=PROFILES))
 
@@ -170,7 +171,10 @@ async def open_store(
     announcements: RunVersions | None = None,
     follows: bool = True,
 ) -> AsyncIterator[RunningStore]:
-    """All of it. A test of what neither sums nor searches takes half the time without those that follow the record."""
+    """All of it, with `damaged` and `checkpoints` beside the spools, as in a data directory.
+
+    A test of what neither sums nor searches takes half the time without those that follow the record.
+    """
     signal = FeedSignal()
     followers = Followers(database, signal, partial(derive_call, profiles=PROFILES))
     async with (

@@ -32,7 +32,7 @@ async def get_items(running_store: RunningStore, path: str, **query: str) -> lis
 
 
 async def test_what_a_model_said_and_what_it_asked_of_tools_is_found(tmp_path: Path, database: Database) -> None:
-    async with open_store(tmp_path, database) as running_store:
+    async with open_store(tmp_path / "spool", database) as running_store:
         run = (await import_bundle(running_store))["id"]
         for words in (SAID, "IT RAINS", '{"city":"Reykjavík"}', "weather {", "reykjavik", run[3:9]):
             assert [one["id"] for one in await get_items(running_store, "runs", q=words, settled="true")] == [run], (
@@ -52,7 +52,7 @@ def test_the_api_takes_for_a_run_s_id_what_the_worker_takes(text: str) -> None:
 async def test_a_parameter_that_we_do_not_know_is_refused_by_name_and_a_time_that_is_none_in_one_sentence(
     tmp_path: Path, database: Database
 ) -> None:
-    async with open_store(tmp_path, database) as running_store:
+    async with open_store(tmp_path / "spool", database) as running_store:
         for path, name in (
             ("/v1/runs?modle=gpt-5", "modle"),
             ("/v1/runs/x?settle=true", "settle"),
@@ -75,7 +75,7 @@ async def test_a_parameter_that_we_do_not_know_is_refused_by_name_and_a_time_tha
 
 async def test_the_first_report_of_a_replay_has_all_that_later_ones_have(tmp_path: Path, database: Database) -> None:
     later = build_report(Tally(), replay="r", run="x", recorded=3, unused_steps=[], unused=3, allow_unused=False)
-    async with open_store(tmp_path, database, mode="auto") as running_store:
+    async with open_store(tmp_path / "spool", database, mode="auto") as running_store:
         run = (await import_bundle(running_store))["id"]
         first = (await running_store.api.post("/v1/replays", json={"run": run, "id": "r"})).json()
         assert (await running_store.api.get("/v1/replays/r")).json() == first
@@ -92,7 +92,7 @@ async def export_run(running_store: RunningStore, run: str) -> bytes:
 
 
 async def test_a_bundle_that_was_imported_is_exported_as_the_same_bytes(tmp_path: Path, database: Database) -> None:
-    async with open_store(tmp_path, database) as running_store:
+    async with open_store(tmp_path / "spool", database) as running_store:
         run = (await import_bundle(running_store))["id"]
         for change in ({}, {"pinned": True, "labels": {"a": "b"}}, {"ended": True}, {"name": "the umbrella"}):
             assert (await running_store.api.patch(f"/v1/runs/{run}", json=change)).status_code == 200
@@ -103,7 +103,7 @@ async def test_a_bundle_that_was_imported_is_exported_as_the_same_bytes(tmp_path
 
 
 async def test_what_only_a_run_says_of_itself_travels(tmp_path: Path, database: Database) -> None:
-    async with open_store(tmp_path, database) as running_store:
+    async with open_store(tmp_path / "spool", database) as running_store:
         run = (await import_bundle(running_store))["id"]
         bundle = read_bundle((await export_run(running_store, run)).splitlines(keepends=True))
         await running_store.api.delete(f"/v1/runs/{run}")
@@ -119,7 +119,7 @@ async def test_what_only_a_run_says_of_itself_travels(tmp_path: Path, database: 
 
 
 async def test_what_cannot_be_is_not_believed(tmp_path: Path, database: Database) -> None:
-    async with open_store(tmp_path, database) as running_store:
+    async with open_store(tmp_path / "spool", database) as running_store:
         first = await import_bundle(running_store)
         bundle = read_bundle((await export_run(running_store, first["id"])).splitlines(keepends=True))
         for time in ("9999-01-01T00:00:00.000000Z", "soon", 7, "1969-01-01T00:00:00.000000Z"):
@@ -148,7 +148,7 @@ def test_any_text_is_a_time_or_none(text: Any) -> None:
 
 
 async def test_the_page_for_people_is_styled_by_nothing_but_its_own_sheet(tmp_path: Path, database: Database) -> None:
-    async with open_store(tmp_path, database) as running_store:
+    async with open_store(tmp_path / "spool", database) as running_store:
         answer = await running_store.api.get("/docs")
         sheet = re.search(r"<style>(.*?)</style>", answer.text, re.DOTALL)
         assert sheet

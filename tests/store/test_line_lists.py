@@ -51,7 +51,7 @@ async def test_lines_are_the_items_of_all_pages(
     monkeypatch.setattr(line_lists, "LINES_AT_ONCE", 2)
     monkeypatch.setattr(line_lists, "LINES_WITH_BODIES", 2)
     await store_calls(database)
-    async with open_store(tmp_path, database) as running_store:
+    async with open_store(tmp_path / "spool", database) as running_store:
         for path, query in itertools.product(PATHS, QUERIES):
             answer = await running_store.api.get(path, params=query, headers=LINES)
             assert (answer.status_code, answer.headers["content-type"]) == (200, "application/x-ndjson")
@@ -62,7 +62,7 @@ async def test_lines_are_the_items_of_all_pages(
 
 async def test_lines_honour_filters_a_cursor_and_a_limit(tmp_path: Path, database: Database) -> None:
     await store_calls(database)
-    async with open_store(tmp_path, database) as running_store:
+    async with open_store(tmp_path / "spool", database) as running_store:
         whole = await items_of(running_store, "/v1/calls")
         limited = (await running_store.api.get("/v1/calls?limit=4", headers=LINES)).text.splitlines()
         assert [json.loads(line)["id"] for line in limited] == [item["id"] for item in whole[:4]]
@@ -74,7 +74,7 @@ async def test_lines_honour_filters_a_cursor_and_a_limit(tmp_path: Path, databas
 
 
 async def test_what_is_wrong_before_the_first_line_is_an_ordinary_problem(tmp_path: Path, database: Database) -> None:
-    async with open_store(tmp_path, database) as running_store:
+    async with open_store(tmp_path / "spool", database) as running_store:
         is_problem(await running_store.api.get("/v1/calls?modle=x", headers=LINES), 400, "unknown_parameter")
         is_problem(await running_store.api.get("/v1/calls?cursor=x", headers=LINES), 422, "bad_cursor")
         is_problem(await running_store.api.get("/v1/calls?fields=", headers=LINES), 422, "unknown_field")
@@ -97,7 +97,7 @@ async def test_lines_that_break_off_end_with_a_problem(
         return await whole(*arguments, **more)
 
     monkeypatch.setattr(CallReader, "calls", fail_on_the_third)
-    async with open_store(tmp_path, database) as running_store:
+    async with open_store(tmp_path / "spool", database) as running_store:
         lines = [
             json.loads(line) for line in (await running_store.api.get("/v1/calls", headers=LINES)).text.splitlines()
         ]
@@ -110,7 +110,7 @@ async def test_a_run_that_is_deleted_while_it_is_read_ends_with_a_404(
 ) -> None:
     monkeypatch.setattr(line_lists, "LINES_AT_ONCE", 2)
     await store_calls(database)
-    async with open_store(tmp_path, database) as running_store:
+    async with open_store(tmp_path / "spool", database) as running_store:
         cursor = (await running_store.api.get("/v1/runs/run-2/calls?limit=1")).json()["next"]
         list_of_all = (await running_store.api.get("/v1/calls?limit=2")).json()["next"]
         whole = CallReader.run_calls
@@ -135,7 +135,7 @@ async def test_a_run_that_is_deleted_while_it_is_read_ends_with_a_404(
 
 async def test_fields_of_runs(tmp_path: Path, database: Database) -> None:
     await store_calls(database)
-    async with open_store(tmp_path, database) as running_store:
+    async with open_store(tmp_path / "spool", database) as running_store:
         whole = (await running_store.api.get("/v1/runs")).json()["items"]
         for names in (("name", "labels"), ("calls", "started_at")):
             found = (await running_store.api.get("/v1/runs", params={"fields": ",".join(names)})).json()["items"]

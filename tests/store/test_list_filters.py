@@ -74,7 +74,7 @@ async def test_each_filter_selects_and_excludes(
     tmp_path: Path, database: Database, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     await store_two(database)
-    async with open_store(tmp_path, database) as running_store:
+    async with open_store(tmp_path / "spool", database) as running_store:
         for path in ("/v1/runs", "/v1/calls"):
             # Waits for the sums of runs.
             assert (await running_store.api.get("/v1/runs?settled=true")).json()["settled"]
@@ -108,7 +108,7 @@ REPEATABLE = (
 
 async def test_a_repeated_filter_fits_one_of_its_values_and_labels_all(tmp_path: Path, database: Database) -> None:
     await store_two(database)
-    async with open_store(tmp_path, database) as running_store:
+    async with open_store(tmp_path / "spool", database) as running_store:
         for path in ("/v1/runs", "/v1/calls"):
             for name, (fitting, absent) in CASES.items():
                 if name in REPEATABLE and name != "label":
@@ -126,7 +126,7 @@ async def test_a_repeated_filter_fits_one_of_its_values_and_labels_all(tmp_path:
 async def test_a_list_has_these_filters_and_the_commands_have_them_too(
     tmp_path: Path, database: Database, path: str
 ) -> None:
-    async with open_store(tmp_path, database) as running_store:
+    async with open_store(tmp_path / "spool", database) as running_store:
         known = is_problem(await running_store.api.get(path, params={"colour": "red"}), 400, "unknown_parameter")[
             "known"
         ]
@@ -143,7 +143,7 @@ async def test_runs_have_the_same_filters_whether_their_sums_follow_or_not(tmp_p
     cases += [{"model": ["gpt-5", "gpt-4"], "status": "4xx"}, {"tool": "refund", "error": "true"}, {"sort": "cost"}]
     cases += [{"host": "tickets.example.com", "status": "429"}, {"model": "gpt-5", "sort": "cost", "order": "asc"}, {}]
     await store_two(database)
-    async with open_store(tmp_path, database) as running_store:
+    async with open_store(tmp_path / "spool", database) as running_store:
         assert (await running_store.api.get("/v1/runs?settled=true")).json()["settled"]
 
         async def answers() -> list[Any]:

@@ -247,8 +247,8 @@ async def test_from_the_spool_to_a_bundle_the_run_is_the_one_that_the_body_names
         traced_exchange(4),
         traced_exchange(5),
     ]
-    async with open_store(tmp_path, database) as running_store:
-        with Spool(tmp_path / "worker") as spool:
+    async with open_store(tmp_path / "spool", database) as running_store:
+        with Spool(tmp_path / "spool" / "worker") as spool:
             written = [spool.append(encode_records(record)) for one in sent for record in exchange_events(one)]
             await spool.wait_until_durable(max(written))
             listed = (await running_store.api.get(f"/v1/runs/{SESSION}/calls?settled=true")).json()

@@ -175,7 +175,7 @@ def test_only_models_give_and_take_ids() -> None:
 
 async def test_rest_lists_links(tmp_path: Path, database: Database) -> None:
     await put(database, chat(1, USER, asks=[OSLO]), chat(2, USER, ASSISTANT, result("call_1")))
-    async with open_store(tmp_path, database) as running_store:
+    async with open_store(tmp_path / "spool", database) as running_store:
         found = (await running_store.api.get("/v1/runs/night-run/calls?fields=*")).json()["items"]
         assert found[1]["follows"][0]["step"] == 1
         assert (await running_store.api.get(f"/v1/calls/{found[1]['id']}")).json() == found[1]

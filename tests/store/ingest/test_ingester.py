@@ -83,14 +83,22 @@ class Flaky(BatchWriter):
         return done
 
 
-async def test_what_a_worker_spools_comes_back_over_rest_byte_for_byte(tmp_path: Path, database: Database) -> None:
+@pytest.fixture
+def spools(tmp_path: Path) -> Path:
+    """The spools of a data directory of the test's own: what is damaged is put beside them."""
+    directory = tmp_path / "spool"
+    directory.mkdir()
+    return directory
+
+
+async def test_what_a_worker_spools_comes_back_over_rest_byte_for_byte(spools: Path, database: Database) -> None:
     binary = replace(conversation(1)[0], id=uuid7(NOON + 9, 9), started_at=NOON + 9)
     assert binary.response is not None
     body = Body(data=bytes(range(256)), chunks=(Chunk(5, 0, 100), Chunk(9, 100, 156)), size=256)
     binary = replace(binary, response=replace(binary.response, body=body))
     sent = [*conversation(3), binary]
-    async with open_store(tmp_path, database) as running_store:
-        with Spool(tmp_path / "worker") as spool:
+    async with open_store(spools, database) as running_store:
+        with Spool(spools / "worker") as spool:
             for exchange in sent:
                 await write_records(spool, exchange_events(exchange))
             listed = (await running_store.api.get(f"/v1/runs/{RUN}/calls?settled=true")).json()
@@ -107,11 +115,11 @@ async def test_what_a_worker_spools_comes_back_over_rest_byte_for_byte(tmp_path:
 
 
 async def test_effects_that_a_worker_spools_go_out_and_come_in_again_as_they_were(
-    tmp_path: Path, database: Database
+    spools: Path, database: Database
 ) -> None:
     sent = [effect_batch(n, RUN) for n in range(3)]
-    async with open_store(tmp_path, database) as running_store:
-        with Spool(tmp_path / "worker") as spool:
+    async with open_store(spools, database) as running_store:
+        with Spool(spools / "worker") as spool:
             await write_records(spool, [*exchange_events(conversation(1)[0]), *sent, sent[1]])
             assert (await running_store.api.get(f"/v1/runs/{RUN}?settled=true")).json()["settled"]
             content = (await running_store.api.get(f"/v1/runs/{RUN}/bundle?proof=false")).content
@@ -154,10 +162,10 @@ async def database_rows(database: Database) -> int:
         return int(await connection.fetchval("SELECT count(*) FROM effects"))
 
 
-async def test_an_exchange_whose_answer_was_seen_to_end_is_waited_for(tmp_path: Path, database: Database) -> None:
+async def test_an_exchange_whose_answer_was_seen_to_end_is_waited_for(spools: Path, database: Database) -> None:
     *events, last = exchange_events(conversation(1)[0])
-    async with open_store(tmp_path, database) as running_store:
-        with Spool(tmp_path / "worker") as spool:
+    async with open_store(spools, database) as running_store:
+        with Spool(spools / "worker") as spool:
             await write_records(spool, events)
             assert not await running_store.store_server.wait_until_settled(0.3), (
                 "the agent has seen its answer end, so it must be in"
@@ -169,11 +177,11 @@ async def test_an_exchange_whose_answer_was_seen_to_end_is_waited_for(tmp_path: 
 
 
 async def test_a_batch_that_waits_for_a_lock_makes_unready_until_it_is_stored(
-    tmp_path: Path, database: Database, monkeypatch: pytest.MonkeyPatch
+    spools: Path, database: Database, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The database answers all the while: what asks it only whether it is there finds nothing wrong."""
     monkeypatch.setattr(ingester, "LATE_AFTER", 0.05)
-    async with open_store(tmp_path, database) as running_store:
+    async with open_store(spools, database) as running_store:
 
         async def wait_until_ready(status: int) -> str:
             async with asyncio.timeout(30):
@@ -181,7 +189,7 @@ async def test_a_batch_that_waits_for_a_lock_makes_unready_until_it_is_stored(
                     await asyncio.sleep(0.02)
             return answer.text
 
-        with Spool(tmp_path / "worker") as spool:
+        with Spool(spools / "worker") as spool:
             async with database.connection() as other, other.transaction():
                 await other.execute("LOCK TABLE exchanges IN ACCESS EXCLUSIVE MODE")
                 await write_records(spool, exchange_events(conversation(1)[0]))
@@ -190,31 +198,31 @@ async def test_a_batch_that_waits_for_a_lock_makes_unready_until_it_is_stored(
             assert (await running_store.api.get(f"/v1/runs/{RUN}?settled=true")).json()["calls"] == 1
 
 
-async def test_an_exchange_in_flight_is_not_waited_for(tmp_path: Path, database: Database) -> None:
+async def test_an_exchange_in_flight_is_not_waited_for(spools: Path, database: Database) -> None:
     one, other = conversation(2)
-    async with open_store(tmp_path, database) as running_store:
-        with Spool(tmp_path / "worker") as spool:
+    async with open_store(spools, database) as running_store:
+        with Spool(spools / "worker") as spool:
             await write_records(spool, [*list(exchange_events(one))[:3], *exchange_events(other)])
             run = (await running_store.api.get(f"/v1/runs/{RUN}?settled=true")).json()
             assert (run["settled"], run["calls"]) == (True, 1)
 
 
-async def test_several_workers_are_drained_side_by_side(tmp_path: Path, database: Database) -> None:
+async def test_several_workers_are_drained_side_by_side(spools: Path, database: Database) -> None:
     sent = conversation(6)
-    async with open_store(tmp_path, database) as running_store:
-        with Spool(tmp_path / "one") as one, Spool(tmp_path / "two") as two:
+    async with open_store(spools, database) as running_store:
+        with Spool(spools / "one") as one, Spool(spools / "two") as two:
             for n, exchange in enumerate(sent):
                 await write_records(two if n % 2 else one, exchange_events(exchange))
             assert await running_store.store_server.wait_until_settled(10)
     assert await load_exchanges(database) == sent
 
 
-async def test_what_a_dead_worker_left_open_is_stored_as_cut_with_a_gap(tmp_path: Path, database: Database) -> None:
+async def test_what_a_dead_worker_left_open_is_stored_as_cut_with_a_gap(spools: Path, database: Database) -> None:
     whole, torn = conversation(2)
-    with Spool(tmp_path / "worker") as spool:
+    with Spool(spools / "worker") as spool:
         await write_records(spool, [*exchange_events(whole), *list(exchange_events(torn))[:-2]])
-    async with running(make_ingester(tmp_path, database)) as store_server:
-        await until(lambda: not (tmp_path / "worker").exists())
+    async with running(make_ingester(spools, database)) as store_server:
+        await until(lambda: not (spools / "worker").exists())
         assert await store_server.wait_until_settled(5)
     first, second = await load_exchanges(database)
     assert first == whole
@@ -225,20 +233,20 @@ async def test_what_a_dead_worker_left_open_is_stored_as_cut_with_a_gap(tmp_path
 
 
 async def test_a_dead_worker_s_open_exchange_waits_for_the_database(
-    tmp_path: Path, database: Database, monkeypatch: pytest.MonkeyPatch
+    spools: Path, database: Database, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("store.ingest.ingester.MAX_OPEN_WEIGHT", 0)  # so that it is parked as well
     torn = conversation(1)[0]
-    store_server = make_ingester(tmp_path, database)
+    store_server = make_ingester(spools, database)
     async with running(store_server):
-        with Spool(tmp_path / "worker") as spool:
+        with Spool(spools / "worker") as spool:
             await write_records(spool, list(exchange_events(torn))[:-2])
             await store_server.wait_until_settled(0.5)
         away = replace_writer(store_server, Flaky(database, ["before"] * 1000))
         await away.tried.wait()
     assert await load_exchanges(database) == []
-    async with running(make_ingester(tmp_path, database)):
-        await until(lambda: not (tmp_path / "worker").exists())
+    async with running(make_ingester(spools, database)):
+        await until(lambda: not (spools / "worker").exists())
     assert [each.request for each in await load_exchanges(database)] == [torn.request]
     assert len(await gaps(database)) == 1
 
@@ -255,23 +263,23 @@ async def until(met: Callable[[], bool], seconds: float = 10) -> None:
             await asyncio.sleep(0.02)
 
 
-async def test_a_living_worker_s_spool_is_left_alone(tmp_path: Path, database: Database) -> None:
-    with Spool(tmp_path / "worker") as spool:
-        async with running(make_ingester(tmp_path, database)) as store_server:
+async def test_a_living_worker_s_spool_is_left_alone(spools: Path, database: Database) -> None:
+    with Spool(spools / "worker") as spool:
+        async with running(make_ingester(spools, database)) as store_server:
             await write_records(spool, exchange_events(conversation(1)[0]))
             assert await store_server.wait_until_settled(10)
-        assert (tmp_path / "worker").is_dir()
+        assert (spools / "worker").is_dir()
     assert await gaps(database) == []
 
 
 async def test_what_comes_after_a_batch_is_stored_together_unless_somebody_waits(
-    tmp_path: Path, database: Database, monkeypatch: pytest.MonkeyPatch
+    spools: Path, database: Database, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(ingester, "BATCH_PAUSES", (600, 600))
-    store_server = make_ingester(tmp_path, database)
+    store_server = make_ingester(spools, database)
     writer = replace_writer(store_server, Flaky(database, []))
     first, *later = conversation(4)
-    with Spool(tmp_path / "worker") as spool:
+    with Spool(spools / "worker") as spool:
         async with running(store_server):
             await write_records(spool, exchange_events(first))
             await until(lambda: store_server.counts.exchanges == 1, 30)
@@ -283,11 +291,11 @@ async def test_what_comes_after_a_batch_is_stored_together_unless_somebody_waits
 
 
 async def test_the_pause_after_a_batch_grows_while_nobody_reads(
-    tmp_path: Path, database: Database, monkeypatch: pytest.MonkeyPatch
+    spools: Path, database: Database, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     signal, stream, idle = FeedSignal(), "a stream begins", "nothing to store"
     events = deque([*["batch"] * 6, stream, "batch", "batch", "the stream ends", "batch", "batch", idle, "batch"])
-    store_server = make_ingester(tmp_path, database)
+    store_server = make_ingester(spools, database)
     monkeypatch.setattr(store_server, "_is_read", signal.is_read)
     pauses: list[float] = []
 
@@ -312,10 +320,10 @@ async def stop_at_once() -> None:
     """Drain nothing more."""
 
 
-async def test_gaps_and_replay_reports_go_through(tmp_path: Path, database: Database) -> None:
+async def test_gaps_and_replay_reports_go_through(spools: Path, database: Database) -> None:
     gap = Gap(RUN, NOON, "the spool was full", None)
-    with Spool(tmp_path / "worker") as spool:
-        async with running(make_ingester(tmp_path, database)) as store_server:
+    with Spool(spools / "worker") as spool:
+        async with running(make_ingester(spools, database)) as store_server:
             await write_records(
                 spool, [gap, ReplayReported("r", b'{"served":1}'), ReplayReported("r", b'{"served":2}')]
             )
@@ -326,11 +334,11 @@ async def test_gaps_and_replay_reports_go_through(tmp_path: Path, database: Data
 
 @pytest.mark.parametrize("faults", [["before"], ["after"], ["after", "before", "after"]])
 async def test_a_database_that_goes_away_loses_nothing_and_doubles_nothing(
-    faults: list[str], tmp_path: Path, database: Database
+    faults: list[str], spools: Path, database: Database
 ) -> None:
-    store_server = make_ingester(tmp_path, database)
+    store_server = make_ingester(spools, database)
     replace_writer(store_server, Flaky(database, faults))
-    with Spool(tmp_path / "worker") as spool:
+    with Spool(spools / "worker") as spool:
         async with running(store_server):
             await write_records(spool, [each for exchange in conversation(3) for each in exchange_events(exchange)])
             assert await store_server.wait_until_settled(10)
@@ -340,34 +348,34 @@ async def test_a_database_that_goes_away_loses_nothing_and_doubles_nothing(
 
 
 async def test_a_store_server_that_is_stopped_while_the_database_is_away_forgets_nothing(
-    tmp_path: Path, database: Database
+    spools: Path, database: Database
 ) -> None:
-    with Spool(tmp_path / "worker") as spool:
+    with Spool(spools / "worker") as spool:
         await write_records(spool, [each for exchange in conversation(3) for each in exchange_events(exchange)])
-        first = make_ingester(tmp_path, database)
+        first = make_ingester(spools, database)
         away = replace_writer(first, Flaky(database, ["before"] * 1000))
         async with running(first):
             await away.tried.wait()
             assert not await first.wait_until_settled(0.2)
             assert "away" in first.troubles["database"]
         assert await load_exchanges(database) == []
-        async with running(make_ingester(tmp_path, database)) as second:
+        async with running(make_ingester(spools, database)) as second:
             assert await second.wait_until_settled(10)
     assert await load_exchanges(database) == conversation(3)
 
 
 @pytest.mark.parametrize("cut", range(0, 22, 3))
-async def test_a_store_server_may_die_after_any_event(cut: int, tmp_path: Path, database: Database) -> None:
+async def test_a_store_server_may_die_after_any_event(cut: int, spools: Path, database: Database) -> None:
     """Interleave exchanges, so that there is always an open one at the cursor."""
     one, two, three = (list(exchange_events(exchange)) for exchange in conversation(3))
     mixed = [event for group in zip(one, two, three, strict=True) for event in group]
-    with Spool(tmp_path / "worker") as spool:
+    with Spool(spools / "worker") as spool:
         await write_records(spool, mixed[:cut])
-        async with running(make_ingester(tmp_path, database)) as store_server:
+        async with running(make_ingester(spools, database)) as store_server:
             # Not always, because an answer may have ended whose exchange is not closed.
             await store_server.wait_until_settled(1)
         await write_records(spool, mixed[cut:])
-        async with running(make_ingester(tmp_path, database)) as store_server:
+        async with running(make_ingester(spools, database)) as store_server:
             assert await store_server.wait_until_settled(10)
     assert await load_exchanges(database) == conversation(3)
     assert await gaps(database) == []
@@ -384,25 +392,23 @@ POISON = (
 
 @pytest.mark.parametrize("poison", POISON)
 async def test_an_event_that_nobody_understands_is_set_aside_and_the_rest_goes_on(
-    poison: bytes, tmp_path: Path, database: Database
+    poison: bytes, spools: Path, database: Database
 ) -> None:
     one, two = conversation(2)
-    with Spool(tmp_path / "worker") as spool:
-        async with running(make_ingester(tmp_path, database)) as store_server:
+    with Spool(spools / "worker") as spool:
+        async with running(make_ingester(spools, database)) as store_server:
             await write_records(spool, exchange_events(one))
             spool.append(poison)
             await write_records(spool, exchange_events(two))
             assert await store_server.wait_until_settled(10)
-        assert [path.read_bytes() for path in (tmp_path / "worker" / "damaged").iterdir()] == [poison]
+        assert [path.read_bytes() for path in (spools / "worker" / "damaged").iterdir()] == [poison]
     assert await load_exchanges(database) == [one, two]
     (gap,) = await gaps(database)
     assert "unknown to this Playhead" in gap.reason
 
 
-async def test_damage_in_a_spool_is_a_gap_and_its_bytes_outlive_the_spool(tmp_path: Path, database: Database) -> None:
+async def test_damage_in_a_spool_is_a_gap_and_its_bytes_outlive_the_spool(spools: Path, database: Database) -> None:
     one, two = conversation(2)
-    spools = tmp_path / "spool"
-    spools.mkdir()
     with Spool(spools / "worker") as spool:
         await write_records(spool, exchange_events(one))
         size = next((spools / "worker").glob("*.seg")).stat().st_size
@@ -415,17 +421,17 @@ async def test_damage_in_a_spool_is_a_gap_and_its_bytes_outlive_the_spool(tmp_pa
         await until(lambda: not (spools / "worker").exists())
     assert (await load_exchanges(database))[0] == one
     assert any("cannot be read" in gap.reason for gap in await gaps(database))
-    assert list((tmp_path / "damaged" / "worker").iterdir())
+    assert list((spools.parent / "damaged" / "worker").iterdir())
 
 
 async def test_a_call_that_cannot_be_derived_costs_no_evidence(
-    tmp_path: Path, database: Database, caplog: pytest.LogCaptureFixture
+    spools: Path, database: Database, caplog: pytest.LogCaptureFixture
 ) -> None:
     def fail_to_derive(exchange: Exchange) -> Call:
         raise ZeroDivisionError
 
-    store_server = make_ingester(tmp_path, database, fail_to_derive)
-    with Spool(tmp_path / "worker") as spool:
+    store_server = make_ingester(spools, database, fail_to_derive)
+    with Spool(spools / "worker") as spool:
         async with running(store_server):
             await write_records(spool, exchange_events(conversation(1)[0]))
             assert await store_server.wait_until_settled(10)
@@ -438,62 +444,62 @@ async def test_a_call_that_cannot_be_derived_costs_no_evidence(
     "mistaken", ["store.attribution.grouping.RunGrouping.group_batch", "store.ingest.batch_writer.call_row"]
 )
 async def test_no_mistake_in_what_is_derived_keeps_the_evidence_from_being_stored(
-    mistaken: str, tmp_path: Path, database: Database, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+    mistaken: str, spools: Path, database: Database, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def fail_to_derive(*_: object, **_named: object) -> None:
         raise ZeroDivisionError
 
     monkeypatch.setattr(mistaken, fail_to_derive)
-    with Spool(tmp_path / "worker") as spool:
-        async with running(make_ingester(tmp_path, database)) as store_server:
+    with Spool(spools / "worker") as spool:
+        async with running(make_ingester(spools, database)) as store_server:
             await write_records(spool, exchange_events(conversation(1)[0]))
             assert await store_server.wait_until_settled(10)
     assert await load_exchanges(database) == conversation(1)
     assert "ZeroDivisionError" in caplog.text
 
 
-async def test_a_spool_that_cannot_be_read_is_named_and_the_others_go_on(tmp_path: Path, database: Database) -> None:
-    (tmp_path / "bad" / "cursor").mkdir(parents=True)
-    with Spool(tmp_path / "worker") as spool:
-        async with running(make_ingester(tmp_path, database)) as store_server:
+async def test_a_spool_that_cannot_be_read_is_named_and_the_others_go_on(spools: Path, database: Database) -> None:
+    (spools / "bad" / "cursor").mkdir(parents=True)
+    with Spool(spools / "worker") as spool:
+        async with running(make_ingester(spools, database)) as store_server:
             await write_records(spool, exchange_events(conversation(1)[0]))
             assert not await store_server.wait_until_settled(10), "nobody knows what is in there"
             assert list(store_server.troubles) == ["bad"]
     assert await load_exchanges(database) == conversation(1)
 
 
-async def test_what_is_no_spool_is_no_trouble(tmp_path: Path, database: Database) -> None:
-    (tmp_path / ".DS_Store").write_bytes(b"stray")
-    (tmp_path / "lost+found").mkdir()
-    with Spool(tmp_path / "worker") as spool:
-        async with running(make_ingester(tmp_path, database)) as store_server:
+async def test_what_is_no_spool_is_no_trouble(spools: Path, database: Database) -> None:
+    (spools / ".DS_Store").write_bytes(b"stray")
+    (spools / "lost+found").mkdir()
+    with Spool(spools / "worker") as spool:
+        async with running(make_ingester(spools, database)) as store_server:
             await write_records(spool, exchange_events(conversation(1)[0]))
             assert await store_server.wait_until_settled(10)
             assert store_server.troubles == {}
-    assert [path.name for path in (tmp_path / "lost+found").iterdir()] == []
+    assert [path.name for path in (spools / "lost+found").iterdir()] == []
 
 
-async def test_an_idle_store_server_forgets_what_it_has_stored(tmp_path: Path, database: Database) -> None:
-    with Spool(tmp_path / "worker", max_bytes=64 << 10) as spool:
-        async with running(make_ingester(tmp_path, database)) as store_server:
+async def test_an_idle_store_server_forgets_what_it_has_stored(spools: Path, database: Database) -> None:
+    with Spool(spools / "worker", max_bytes=64 << 10) as spool:
+        async with running(make_ingester(spools, database)) as store_server:
             for n in range(12):
                 await write_records(
                     spool, [each for exchange in conversation(1, n) for each in exchange_events(exchange)]
                 )
                 assert await store_server.wait_until_settled(10)
-            await until(lambda: (tmp_path / "worker" / "cursor").exists())
-            await until(lambda: len(list((tmp_path / "worker").glob("*.seg"))) == 1)
+            await until(lambda: (spools / "worker" / "cursor").exists())
+            await until(lambda: len(list((spools / "worker").glob("*.seg"))) == 1)
             await until(lambda: store_server.bytes_pending() == 0)
     assert len(await load_exchanges(database)) == 12
 
 
 async def test_what_a_worker_recorded_is_stored_in_the_projects_of_its_full_names(
-    tmp_path: Path, database: Database
+    spools: Path, database: Database
 ) -> None:
     here, there = conversation(2)[:2]
     there = replace(there, run=f"web/{RUN}")
-    with Spool(tmp_path / "worker") as spool:
-        async with running(make_ingester(tmp_path, database)) as store_server:
+    with Spool(spools / "worker") as spool:
+        async with running(make_ingester(spools, database)) as store_server:
             records = [*exchange_events(here), *exchange_events(there), Gap(f"web/{RUN}", NOON, "the disk was full")]
             await write_records(spool, [*records, ReplayReported("web/again", b"{}")])
             assert await store_server.wait_until_settled(10)

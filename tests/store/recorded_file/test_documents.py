@@ -35,7 +35,7 @@ def without(value: Any) -> Any:
 
 
 async def test_a_file_and_a_store_server_answer_the_same(tmp_path: Path, database: Database) -> None:
-    async with open_store(tmp_path, database) as running_store:
+    async with open_store(tmp_path / "spool", database) as running_store:
         run = (await import_bundle(running_store))["id"]
         began = (
             read_bundle(BytesIO((await running_store.api.get(f"/v1/runs/{run}/bundle")).content))
@@ -65,7 +65,7 @@ async def test_each_attempt_of_unknown_cost_counts_in_a_file_as_in_a_store(tmp_p
     url = "https://api.openai.com/v1/chat/completions"
     lost = exchange(0, url=url, request=request, outcome="server_closed")
     tries = [replace(lost, response=None, first_byte_at=None), exchange(1, url=url, request=request)]
-    async with open_store(tmp_path, database) as running_store:
+    async with open_store(tmp_path / "spool", database) as running_store:
         await BatchWriter(database).write_batch(
             [DerivedExchange(one, derive_call(one, PROFILES), (), None) for one in tries]
         )

@@ -10,7 +10,7 @@ from tests.store.running_store import import_bundle, open_store
 
 
 async def test_every_form_of_every_call_is_copied(tmp_path: Path, database: Database) -> None:
-    async with open_store(tmp_path, database, follows=False) as running_store:
+    async with open_store(tmp_path / "spool", database, follows=False) as running_store:
         run = (await import_bundle(running_store))["id"]
         calls = (await running_store.api.get(f"/v1/runs/{run}/calls")).json()["items"]
         for call in calls:

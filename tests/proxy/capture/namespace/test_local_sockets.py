@@ -19,6 +19,7 @@ from proxy.capture.namespace.trust_files import AuthorityFiles
 from proxy.capture.watch.local_services import is_message_bus
 from proxy.trust.ca import ensure_ca
 from replay.report import report_with_escapes
+from tests.proxy.capture.daemon import Daemon
 from tests.proxy.capture.receiver import receiving
 from tests.proxy.capture.running import needs_namespaces
 
@@ -241,20 +242,9 @@ socket.socket(socket.AF_UNIX).connect(os.path.abspath("service.sock"))
 async def test_what_outlives_a_replay_is_refused_and_does_not_hang(
     capture: CapturePlan, service: Service, tmp_path: Path
 ) -> None:
-    begun, result = tmp_path / "begin", tmp_path / "result"
-    os.mkfifo(begun)
-    os.mkfifo(result)
-    daemon = f"""
-import os
-if os.fork(): os._exit(0)
-os.setsid()
-open({str(begun)!r}).read()
-code = socket.socket(socket.AF_UNIX).connect_ex(sys.argv[1])
-open({str(result)!r}, "w").write(os.strerror(code))
-"""
-    assert await run_captive(replace(capture, passes_other_tcp=False), daemon, service.path) == {}
-    begun.write_text("now")
-    assert result.read_text() == "Connection refused"
+    daemon = Daemon(tmp_path, "socket.socket(socket.AF_UNIX).connect(sys.argv[1])")
+    assert await run_captive(replace(capture, passes_other_tcp=False), daemon.script, service.path) == {}
+    assert await daemon.act() == "Connection refused"
     assert service.visits == 0
 
 

@@ -13,6 +13,7 @@ import pytest_asyncio
 
 from proxy.capture.watch.seccomp import linux_version
 from proxy.capture.watch.watcher import Escape, How, WatchResult, run_watched
+from tests.proxy.capture.daemon import Daemon
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="commands are watched on Linux only")
 
@@ -152,23 +153,9 @@ assert s.connect_ex(sys.argv[1]) == errno.ECONNREFUSED
 
 
 async def test_what_outlives_a_replay_may_still_listen(tmp_path: Path) -> None:
-    begun, result = tmp_path / "begin", tmp_path / "result"
-    os.mkfifo(begun)
-    os.mkfifo(result)
-    daemon = f"""
-import os
-if os.fork(): os._exit(0)
-os.setsid()
-open({str(begun)!r}).read()
-try:
-    socket.create_server(("127.0.0.1", 0)); outcome = "listens"
-except OSError as error:
-    outcome = str(error)
-open({str(result)!r}, "w").write(outcome)
-"""
-    await watch_script(daemon, refuses=True)
-    begun.write_text("now")
-    assert result.read_text() == "listens"
+    daemon = Daemon(tmp_path, "socket.create_server(('127.0.0.1', 0))")
+    await watch_script(daemon.script, refuses=True)
+    assert await daemon.act() == "done"
 
 
 async def test_a_replay_refuses_what_would_go_past_the_proxy(tmp_path: Path) -> None:
@@ -268,23 +255,10 @@ import time; time.sleep(1)
 
 
 async def test_what_outlives_the_command_can_still_connect(elsewhere: int, tmp_path: Path) -> None:
-    begun, result = tmp_path / "begin", tmp_path / "result"
-    os.mkfifo(begun)
-    os.mkfifo(result)
-    daemon = f"""
-import os
-if os.fork(): os._exit(0)
-os.setsid()
-open({str(begun)!r}).read()
-try: {CONNECT.strip()}; said = 'connected'
-except OSError as error: said = str(error)
-open({str(result)!r}, 'w').write(said)
-"""
-    found = await watch_script(daemon, elsewhere)
+    daemon = Daemon(tmp_path, CONNECT)
+    found = await watch_script(daemon.script, elsewhere)
     assert found.code == 0
-    async with asyncio.timeout(60):
-        await asyncio.to_thread(begun.write_text, "now")
-        assert await asyncio.to_thread(result.read_text) == "connected"
+    assert await daemon.act() == "done"
 
 
 async def test_a_command_s_exit_code_signals_and_environment_are_its_own() -> None:
