@@ -32,7 +32,7 @@ class Reply(NamedTuple):
 
 
 class SentRequest(NamedTuple):
-    """What a client sent in one POST."""
+    """What a client request in one POST."""
 
     step: int
     started_at: int
@@ -47,7 +47,7 @@ class EventWait(NamedTuple):
     """What one event waits for."""
 
     at: int
-    """When it was recorded: it waits for the answers before this to questions that were sent."""
+    """When it was recorded: it waits for the answers before this to questions that were request."""
 
     any_of: Sequence[int]
     """Steps of which one must come first; empty if none need."""
@@ -82,7 +82,9 @@ def plan_events(exchange: Exchange, requests: Sequence[SentRequest]) -> EventPla
     events = split_events(exchange.response.body)
     read = [(exchange.started_at + piece.at, event_messages(piece.data)) for piece in RECORDED.pieces(events)]
     answered_at = {_name("id", message): at for at, messages in read for message in messages if is_answer(message)}
-    owners = {name: sent.step for sent in requests for message in sent.messages for name in _request_names(message)}
+    owners = {
+        name: request.step for request in requests for message in request.messages for name in _request_names(message)
+    }
     replies = _Replies(requests)
     sent_before = _SentBefore(requests, answered_at)
     waits: list[EventWait] = []
@@ -104,9 +106,9 @@ class _Replies:
 
     def __init__(self, requests: Sequence[SentRequest]) -> None:
         self._by_id: dict[str, list[Reply]] = {}
-        for sent in requests:
-            for message in filter(is_answer, sent.messages):
-                self._by_id.setdefault(_name("id", message), []).append(Reply(sent.started_at, sent.step))
+        for request in requests:
+            for message in filter(is_answer, request.messages):
+                self._by_id.setdefault(_name("id", message), []).append(Reply(request.started_at, request.step))
 
     def find(self, message: Mapping[str, Json], asked_at: int) -> Reply | None:
         if not _is_question(message):
@@ -128,11 +130,13 @@ class _SentBefore:
     def open_steps(self, at: int) -> list[int]:
         """The steps of the requests that were open."""
         while self._count < len(self._requests) and self._requests[self._count].started_at < at:
-            sent = self._requests[self._count]
-            ends = (self._answered_at.get(_name("id", message), 0) for message in sent.messages if "method" in message)
-            self._open.append((max(sent.ended_at, *ends, 0), sent.step))
-            if any(_is_ordered_notification(message) for message in sent.messages):
-                self.last_notification = sent.step
+            request = self._requests[self._count]
+            ends = (
+                self._answered_at.get(_name("id", message), 0) for message in request.messages if "method" in message
+            )
+            self._open.append((max(request.ended_at, *ends, 0), request.step))
+            if any(_is_ordered_notification(message) for message in request.messages):
+                self.last_notification = request.step
             self._count += 1
         self._open = [one for one in self._open if one[0] >= at]
         return [step for _, step in self._open]
@@ -140,7 +144,7 @@ class _SentBefore:
     @property
     def last_step(self) -> list[int]:
         """The step of the last request; empty if there was none."""
-        return [sent.step for sent in self._requests[max(self._count - 1, 0) : self._count]]
+        return [request.step for request in self._requests[max(self._count - 1, 0) : self._count]]
 
 
 def event_messages(event: bytes) -> Messages:

@@ -176,13 +176,13 @@ class McpStreams:
     def _listening_stream(self, recorded: RecordedExchange, exchange: Exchange) -> McpStream | None:
         if (found := self._plan(recorded, exchange)) is None:
             return None
-        plan, sent = found
-        steps = [one.step for one in sent]
+        plan, requests = found
+        steps = [one.step for one in requests]
         stream = McpStream(
             plan.events,
             _planned_parts(plan),
             end=(exchange.ended_at or 0, steps[-1]),
-            requests=_recorded_messages(sent) if any(one.messages for one in sent) else None,
+            requests=_recorded_messages(requests) if any(one.messages for one in requests) else None,
             may_be_left=True,
         )
         return self._with_earlier(stream, steps)
@@ -208,25 +208,25 @@ class McpStreams:
         meanwhile = list(self._requests_meanwhile(recorded, exchange))
         if not meanwhile:
             return None
-        requests = [*self._requests_open_at(recorded, exchange), *meanwhile]
+        entries = [*self._requests_open_at(recorded, exchange), *meanwhile]
         most = _SESSION_REQUESTS_READ if names_requests(messages) else 0
-        sent = [
-            _sent_request(entry, is_read=number < most and not entry.is_heavy) for number, entry in enumerate(requests)
+        requests = [
+            _sent_request(entry, is_read=number < most and not entry.is_heavy) for number, entry in enumerate(entries)
         ]
-        return plan_events(exchange, sent), sent
+        return plan_events(exchange, requests), requests
 
     def _awaiting_answer(self, recorded: RecordedExchange, exchange: Exchange) -> McpStream | None:
         """An answer to a POST that waits for what the client sends meanwhile."""
         assert exchange.response is not None
-        requests = islice(self._requests_meanwhile(recorded, exchange), _REQUESTS_READ)
-        sent = [_sent_request(entry) for entry in requests if not entry.is_heavy]
-        if not sent:
+        entries = islice(self._requests_meanwhile(recorded, exchange), _REQUESTS_READ)
+        requests = [_sent_request(entry) for entry in entries if not entry.is_heavy]
+        if not requests:
             return None
         own_ids = {message.get("id") for message in body_messages(exchange.request.body.data) if "method" in message}
         messages = _stream_messages(exchange) if is_stream(exchange.response) else ()
         questions = {message.get("id") for message in messages if "method" in message} - {None}
-        cancels = [one for one in sent if _cancels(one.messages, own_ids)]
-        answers = [one for one in sent if any(is_answer(message) for message in one.messages)]
+        cancels = [one for one in requests if _cancels(one.messages, own_ids)]
+        answers = [one for one in requests if any(is_answer(message) for message in one.messages)]
         own = {one.step: one.started_at for one in answers if any(each.get("id") in questions for each in one.messages)}
         awaited = own | {one.step: one.started_at for one in cancels}
         if len(own) < len(answers):
@@ -271,9 +271,9 @@ class McpStreams:
             and entry.summary.method == "POST"
             and entry.summary.started_at >= exchange.started_at
         ]
-        sent = [_sent_request(entry) for entry in posts]
-        plan = plan_events(exchange, sent)
-        return McpStream(plan.events, _planned_parts(plan), requests=_recorded_messages(sent))
+        requests = [_sent_request(entry) for entry in posts]
+        plan = plan_events(exchange, requests)
+        return McpStream(plan.events, _planned_parts(plan), requests=_recorded_messages(requests))
 
 
 def _planned_parts(plan: EventPlan) -> list[_Part]:
@@ -304,8 +304,8 @@ def _answer_awaiting(exchange: Exchange, awaited: Mapping[int, int], *, may_be_l
     return McpStream(body, parts, end=(exchange.ended_at or 0, max(awaited)), may_be_left=may_be_left)
 
 
-def _recorded_messages(sent: Sequence[SentRequest]) -> dict[int, Json]:
-    return {one.step: list(one.messages) for one in sent}
+def _recorded_messages(requests: Sequence[SentRequest]) -> dict[int, Json]:
+    return {one.step: list(one.messages) for one in requests}
 
 
 def _session_of(entry: RecordedExchange) -> tuple[str, str | None]:

@@ -67,8 +67,8 @@ def events_at(*parts: tuple[int, bytes]) -> Response:
     chunks = tuple(
         type(chunk)(at * MS, chunk.offset, chunk.size) for chunk, (at, _) in zip(pieces.chunks, parts, strict=True)
     )
-    recorded = type(pieces)(data=pieces.data, chunks=chunks, size=pieces.size)
-    return Response(status=200, reason="OK", headers=EVENTS, body=recorded)
+    timed_body = type(pieces)(data=pieces.data, chunks=chunks, size=pieces.size)
+    return Response(status=200, reason="OK", headers=EVENTS, body=timed_body)
 
 
 ACCEPTED = Response(status=202, reason="Accepted")
@@ -82,7 +82,7 @@ def replay_of(*exchanges: Exchange) -> Session:
     return Session("replay-1", build_recording(run_of(*ordered), PROFILES), ReplayOptions(), lambda _: None)
 
 
-def recorded(number: int, request: Request, response: Response, started: int, ended: int) -> Exchange:
+def timed_exchange(number: int, request: Request, response: Response, started: int, ended: int) -> Exchange:
     return exchange(request, response, number=number, started_at=started * MS, ended_at=(ended - started) * MS)
 
 
@@ -96,19 +96,20 @@ def streamable_replay(*, is_whole: bool = False) -> Session:
             return Response(status=200, reason="OK", headers=JSON, body=timed)
         return events_at((29, event(value)))
 
-    told = ((14, progress(2)), *((at, question(number, about)) for at, number, about in QUESTIONS))
-    stream = events_at(*((at, event(value)) for at, value in sorted(told, key=lambda one: one[0])))
+    events = ((14, progress(2)), *((at, question(number, about)) for at, number, about in QUESTIONS))
+    stream = events_at(*((at, event(value)) for at, value in sorted(events, key=lambda one: one[0])))
     replies = (
-        recorded(10 + number, send(reply(number, about)), ACCEPTED, at + 4, at + 5) for at, number, about in QUESTIONS
+        timed_exchange(10 + number, send(reply(number, about)), ACCEPTED, at + 4, at + 5)
+        for at, number, about in QUESTIONS
     )
     return replay_of(
-        recorded(1, LISTEN, stream, 0, 60),
+        timed_exchange(1, LISTEN, stream, 0, 60),
         *(
-            recorded(n + 1, send(call(n, about)), answer_of(n, about), 9 + n, 39 + n)
+            timed_exchange(n + 1, send(call(n, about)), answer_of(n, about), 9 + n, 39 + n)
             for n, about in enumerate(ASKED, 1)
         ),
         *replies,
-        recorded(30, Request(method="DELETE", url=URL, headers=NAMED), ACCEPTED, 59, 60),
+        timed_exchange(30, Request(method="DELETE", url=URL, headers=NAMED), ACCEPTED, 59, 60),
     )
 
 
@@ -222,10 +223,10 @@ async def test_a_question_about_a_change_waits_for_the_notification_of_it() -> N
     changed = message(method="notifications/roots/list_changed")
     asks_roots = message(id=0, method="roots/list")
     session = replay_of(
-        recorded(1, LISTEN, events_at((30, event(asks_roots))), 0, 60),
-        recorded(2, send(call(1, "a")), events_at((30, event(result(1, "a")))), 10, 40),
-        recorded(3, send(changed), ACCEPTED, 20, 21),
-        recorded(4, send(message(id=0, result={"roots": []})), ACCEPTED, 32, 33),
+        timed_exchange(1, LISTEN, events_at((30, event(asks_roots))), 0, 60),
+        timed_exchange(2, send(call(1, "a")), events_at((30, event(result(1, "a")))), 10, 40),
+        timed_exchange(3, send(changed), ACCEPTED, 20, 21),
+        timed_exchange(4, send(message(id=0, result={"roots": []})), ACCEPTED, 32, 33),
     )
     client = Client(session)
     await client.open(LISTEN)
@@ -246,12 +247,15 @@ async def test_the_older_transport_answers_after_its_questions_were_answered(
         *((39 + number, event(result(number, about))) for number, about in enumerate(ASKED, 1)),
     ]
     replies = (
-        recorded(10 + number, send(reply(number, about), url), ACCEPTED, at + 4, at + 5)
+        timed_exchange(10 + number, send(reply(number, about), url), ACCEPTED, at + 4, at + 5)
         for at, number, about in QUESTIONS
     )
     session = replay_of(
-        recorded(1, OPEN_OLD, events_at(*parts), 0, 60),
-        *(recorded(n + 1, send(call(n, about), url), ACCEPTED, 9 + n, 10 + n) for n, about in enumerate(ASKED, 1)),
+        timed_exchange(1, OPEN_OLD, events_at(*parts), 0, 60),
+        *(
+            timed_exchange(n + 1, send(call(n, about), url), ACCEPTED, 9 + n, 10 + n)
+            for n, about in enumerate(ASKED, 1)
+        ),
         *replies,
     )
     client = Client(session, url)
