@@ -222,6 +222,25 @@ def playhead() -> None:
     """
 
 
+def _system_failure(error: Exception) -> str | None:
+    """Return what the environment of the command lacks, and what to do; None if the error is a defect of Playhead's."""
+    if isinstance(error, ModuleNotFoundError):
+        package = (error.name or "").partition(".")[0]
+        needs = f"this environment has no {package}, which this command needs"
+        return None if package in OUR_PACKAGES else f"{needs}: install playhead[store,proxy,embedded] into it"
+    # An argument of other bytes than UTF-8, which no message to another process and no request can have.
+    if isinstance(error, UnicodeEncodeError) and any("\udc80" <= each <= "\udcff" for each in error.object):
+        argument = printable(error.object[max(error.start - 100, 0) : error.end + 100])
+        return f"{argument} is not UTF-8; give another word, or rename the file or directory"
+    if is_process_limit(error):
+        return PROCESS_LIMIT
+    if is_temporary_directory_missing(error):
+        return NO_TEMPORARY_DIRECTORY
+    if isinstance(error, OSError) and error.errno in FULL:
+        return f"cannot write: {error.strerror}; make room, and try again"
+    return None
+
+
 def main() -> None:
     """Run the console script. Playhead's own failures exit with 125, a wrong command line with 125 or 2 (`WrappingCommand`)."""
     _reopen_missing_streams()
@@ -239,31 +258,13 @@ def main() -> None:
     except Failure as failure:
         click.echo("\n".join(map(printable, f"playhead: {failure}".split("\n"))), err=True)
         code = FAILURE_EXIT_CODE
-    except ModuleNotFoundError as error:
-        if (package := (error.name or "").partition(".")[0]) in OUR_PACKAGES:
+    except (ModuleNotFoundError, OSError, RuntimeError, UnicodeEncodeError) as error:
+        if (reason := _system_failure(error)) is None:
             raise
-        needs = f"this environment has no {package}, which this command needs"
-        click.echo(f"playhead: {needs}: install playhead[store,proxy,embedded] into it", err=True)
-        code = FAILURE_EXIT_CODE
-    except UnicodeEncodeError as error:
-        # An argument of other bytes than UTF-8, which no message to another process and no request can have.
-        if not any("\udc80" <= each <= "\udcff" for each in error.object):
-            raise
-        argument = printable(error.object[max(error.start - 100, 0) : error.end + 100])
-        click.echo(f"playhead: {argument} is not UTF-8; give another word, or rename the file or directory", err=True)
-        code = FAILURE_EXIT_CODE
-    except (OSError, RuntimeError) as error:
-        if is_process_limit(error):
-            click.echo(f"playhead: {PROCESS_LIMIT}", err=True)
-            sys.exit(FAILURE_EXIT_CODE)
-        if is_temporary_directory_missing(error):
-            click.echo(f"playhead: {NO_TEMPORARY_DIRECTORY}", err=True)
-            sys.exit(FAILURE_EXIT_CODE)
-        if not isinstance(error, OSError) or error.errno not in FULL:
-            raise
-        # Python would try to write the rest of the buffer at exit, and fail.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        click.echo(f"playhead: cannot write: {error.strerror}; make room, and try again", err=True)
+        if isinstance(error, OSError) and error.errno in FULL:
+            # Python would try to write the rest of the buffer at exit, and fail.
+            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        click.echo(f"playhead: {reason}", err=True)
         code = FAILURE_EXIT_CODE
     # Python would look for garbage before it ends, which takes longer than anything else that it does then.
     gc.freeze()
