@@ -4,7 +4,7 @@ import gc
 import hashlib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import datetime
 from functools import cached_property, partial
 from itertools import islice
@@ -16,10 +16,12 @@ from calls.events import EffectBatch
 from calls.keys.key import make_key, raw_digest_of_parts
 from calls.keys.profile import Profiles
 from calls.model import Json, Request
+from calls.redaction.redactor import Redactor
 from calls.route import route_request, split_url
 from calls.websocket_messages import opening_request
 from replay.duplex import is_duplex, may_be_duplex
 from replay.misses.nearest import NearestCallFinder, comparison_document
+from replay.misses.redacted_again import redact_entries
 from replay.pinned import ENVIRONMENT_LABEL, HAS_PROXY, PROXY_LABEL, UNRESOLVED_LABEL, parse_environment
 from replay.script import RecordedExchange, ScriptIndex, build_index, head_secrets, session_place
 from store.bundle.bundle import Bundle
@@ -60,7 +62,15 @@ class Recording:
     size: int
     """The bytes of memory that it takes, roughly."""
 
+    redacted_count: int | None = None
+    """How many of its requests were redacted again by the present rules (`redacted_again`); None if none were."""
+
+    has_older_redaction: bool = False
+    """Whether that changed any request: it was recorded when other redaction rules were in force."""
+
     _finder_lock: Lock = field(init=False, repr=False, default_factory=Lock)
+    _redaction_lock: Lock = field(init=False, repr=False, default_factory=Lock)
+    _redacted_again: "Recording | None" = field(init=False, repr=False, default=None)
 
     @cached_property
     def digest(self) -> str:
@@ -104,6 +114,20 @@ class Recording:
                 duplex, others = found.setdefault((summary.method, summary.url), ([], []))
                 (duplex if _is_duplex(summary) else others).append(entry)
         return {where: (tuple(duplex), not others) for where, (duplex, others) in found.items() if duplex}
+
+    def redacted_again(self, redactor: Redactor) -> "Recording":
+        """Return the recording as it is found by requests in which the present rules have replaced what older ones did not.
+
+        All requests are redacted, at the first call, which takes a while. All replays of it have one redactor.
+        """
+        with self._redaction_lock:
+            if self._redacted_again is None:
+                entries = self.index.entries
+                new_entries, count = redact_entries(entries, redactor, self.profiles)
+                is_changed = any(new is not old for new, old in zip(new_entries, entries, strict=True))
+                index = build_index(new_entries) if is_changed else self.index
+                self._redacted_again = replace(self, index=index, redacted_count=count, has_older_redaction=is_changed)
+            return self._redacted_again
 
     @property
     def finder(self) -> NearestCallFinder:

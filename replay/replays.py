@@ -18,7 +18,8 @@ from msgspec.structs import replace
 from calls.effects.questions import questions_for_program
 from calls.keys.profile import Profiles
 from calls.model import Body, Json, Request
-from calls.redaction.redactor import Redactor, redact_whole_body
+from calls.redaction.redactor import Redactor
+from calls.redaction.whole_request import redact_request
 from replay.answer import Answer, Duplex
 from replay.duplex import may_be_duplex
 from replay.effects import EffectsReplay, pinned_variables
@@ -402,7 +403,7 @@ class Replays:
         is_whole = (options.from_step, options.until_step) == (1, None)
         if source.recording is None or not is_whole or source.replay in self._suspended:
             return None
-        session = Session(source.replay, source.recording, options, self.on_change)
+        session = Session(source.replay, source.recording, options, self.on_change, redactor=self.redactor)
         self._note_begin(session)
         # The first request most likely repeats the first one that was recorded.
         first = next(iter(source.recording.index.entries), None)
@@ -422,7 +423,7 @@ class Replays:
                 # Computing the keys of a long recording takes a while, so it is done on a thread.
                 build = partial(build_recording, source.bundle, self.profiles, from_step=first, until_step=last)
                 recording = await asyncio.to_thread(build)
-            session = Session(replay, recording, options, self.on_change)
+            session = Session(replay, recording, options, self.on_change, redactor=self.redactor)
         for name, http2 in session.recording.http2_by_authority.items():
             self._http2_by_authority[name] = http2 or self._http2_by_authority.get(name, False)
         if (suspended := self._suspended.pop(replay, None)) is not None:
@@ -461,21 +462,3 @@ class _RequestRedaction:
         if self._redacted is None:
             self._redacted = await asyncio.to_thread(redact_request, self._request, self._redactor)
         return self._redacted
-
-
-def redact_request(request: Request, redactor: Redactor) -> Request:
-    """Redact a request as the recorder does, so that keys match and no secret gets into a message."""
-    head = redactor.redact_request_head(request.method, request.url, request.headers)
-    body = request.body
-    if body.data and not (head.is_plain and redactor.is_clean(body.data)):
-        data, _, reencoded = redact_whole_body(head.new_body_redactor(), body.data)
-        body = body if data == body.data else replace(body, data=data, reencoded=reencoded)
-    # `replace` would take three times as long.
-    return Request(
-        method=request.method,
-        url=head.url,
-        http_version=request.http_version,
-        headers=head.headers,
-        body=body,
-        trailers=request.trailers,
-    )

@@ -339,6 +339,11 @@ class Script:
         near = (self.index.entries[place] for place in group[max(position - most, 0) : position + most + 1])
         return [one for one in near if one is not recorded and _overlap(one, recorded)]
 
+    def use_index(self, index: ScriptIndex) -> None:
+        """Continue with other lookup keys of the same exchanges."""
+        self.index = index
+        self._next_free.clear()
+
     def put_back(self, recorded: RecordedExchange) -> None:
         """Let an exchange answer once more. It still counts as played."""
         place = recorded.step - self.index.entries[0].step if self.index.entries else -1

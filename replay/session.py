@@ -18,6 +18,7 @@ from calls.derive import derive_call
 from calls.keys.divergence import shorten_pointer
 from calls.keys.key import make_key, raw_digest
 from calls.model import Exchange, Json, Request, client_outcome, has_answer_ended, header
+from calls.redaction.redactor import Redactor
 from replay import playback
 from replay.answer import Answer, Duplex, MatchTier, source_header
 from replay.closest_match import ALTERNATIVES_CONSIDERED, ClosestMatch
@@ -54,6 +55,9 @@ class Session:
     on_change: Callable[[str], None]
     """Called with the id after each change of the report."""
 
+    redactor: Redactor | None = None
+    """What redacted the requests; None if recorded requests are not to be redacted again."""
+
     is_interrupted: bool = False
     """True if the position is lost, because a worker that has ended began the replay. Every request is then missed."""
 
@@ -80,6 +84,8 @@ class Session:
     _known_pairs: KnownPairs = field(init=False, default_factory=KnownPairs)
     _resumed_streams: ResumedStreams | None = field(init=False, default=None)
     """None as long as every request of MCP's sessions came as it was recorded."""
+
+    _redaction_lock: asyncio.Lock = field(init=False, default_factory=asyncio.Lock)
 
     effects: EffectsReplay | None = field(init=False, default=None)
     """The recorded effects; None where there are none."""
@@ -233,6 +239,9 @@ class Session:
         key = self._script.key_of(raw) or await self._request_key(incoming)
         names = self._script.index.request_names(incoming.request)
         match = self._script.take_next(key, raw, incoming.actor, names)
+        if match is None and await self._has_redacted_again():
+            names = self._script.index.request_names(incoming.request)
+            match = self._script.take_next(key, raw, incoming.actor, names)
         if match is None and (translated := await self._with_recorded_ids(incoming)) is not None:
             translated_raw = raw_digest(translated.request)
             translated_key = self._script.key_of(translated_raw) or await self._request_key(translated)
@@ -242,6 +251,17 @@ class Session:
         return await (
             self._answer_unmatched(incoming, key, raw) if match is None else self._answer_match(incoming, match)
         )
+
+    async def _has_redacted_again(self) -> bool:
+        """Look the requests up as the present rules redact them, from the first miss on; whether that may find one."""
+        if self.redactor is None:
+            return False
+        if self.recording.redacted_count is None:
+            async with self._redaction_lock:
+                if self.recording.redacted_count is None:
+                    self.recording = await asyncio.to_thread(self.recording.redacted_again, self.redactor)
+                    self._script.use_index(self.recording.index)
+        return self.recording.has_older_redaction
 
     async def _with_recorded_ids(self, incoming: IncomingRequest) -> IncomingRequest | None:
         """Return a request with the recorded ids in place of those that its client drew anew; None where it has none of them."""
@@ -434,6 +454,7 @@ class Session:
             note_miss=note_miss,
             note_drift=lambda exchange, places: self._tally.add_drift(exchange.id, places),
             open_websockets=self._websockets,
+            redactor=self.redactor,
         )
         return socket.answer(source_header("replayed", run=incoming.run, step=recorded.step, match=tier))
 

@@ -247,9 +247,26 @@ def _no_match_miss(incoming: IncomingRequest, recording: Recording, key: str, cl
             if any(map(_is_short_secret, nearest.differences))
             else incoming.record_again
         )
-        return _new_miss(incoming, "redaction_changed", f"{detail} {_difference_sentence(nearest)}", fix, key, nearest)
+        detail = f"{detail} {_difference_sentence(nearest)}{_redaction_sentence(recording)}"
+        return _new_miss(incoming, "redaction_changed", detail, fix, key, nearest)
     detail = f"{incoming.description} was not recorded in run {incoming.run}. {_difference_sentence(nearest)}"
+    if recording.has_older_redaction:
+        detail += _redaction_sentence(recording)
     return _new_miss(incoming, "no_match", detail, _no_match_fix(incoming, nearest), key, nearest)
+
+
+def _redaction_sentence(recording: Recording) -> str:
+    """A sentence that says that the present redaction rules do not make the recording answer the request."""
+    match recording.redacted_count:
+        case None:
+            return ""
+        case count if count == len(recording.index.entries):
+            return " The recorded requests were compared as today's rules redact them."
+        case count:
+            return (
+                f" The first {count} of {len(recording.index.entries)} recorded requests were compared as today's rules redact"
+                " them, the others, because so many hold secrets, as they were recorded."
+            )
 
 
 def _is_due_to_rules(incoming: IncomingRequest, closest: RecordedExchange) -> bool:

@@ -16,8 +16,8 @@ from calls.keys.key import make_key
 from calls.keys.profile import Profiles
 from calls.model import ChunkKind, Exchange, Json, Request
 from calls.placeholder import PREFIX
-from calls.redaction.declared import UnreadableBody
 from calls.redaction.redactor import Redactor
+from calls.redaction.whole_request import redact_message
 from calls.websocket_messages import message_value, opening_request
 from replay import playback
 from replay.answer import Answer, Dialogue, Frame
@@ -25,6 +25,7 @@ from replay.incoming_request import IncomingRequest
 from replay.misses import explain
 from replay.misses.miss import Miss, NearestCall
 from replay.misses.nearest import DIFFERENCES_LISTED
+from replay.misses.redacted_again import redact_entry
 from replay.pacing import Pace
 from replay.reframing.id_rewrite import remove_ids
 from replay.script import RecordedExchange, Script
@@ -42,6 +43,10 @@ _RECORD_AGAIN: Final = "record the run again: playhead record -- CMD"
 
 _MAX_REMEMBERED: Final = 1 << 20
 """Maximum bytes of client messages that are remembered, to continue with another WebSocket of the same opening request."""
+
+
+_MAX_REDACTED_AGAIN: Final = 64 << 10
+"""Maximum bytes of recorded client messages that are redacted again, which takes 30 ms at most: the client waits, and others do."""
 
 
 class OpenWebsockets:
@@ -92,14 +97,16 @@ class ReplayedWebsocket:
         note_miss: Callable[[RecordedExchange, Break], Miss],
         note_drift: Callable[[RecordedExchange, list[str]], None],
         open_websockets: OpenWebsockets,
+        redactor: Redactor | None = None,
     ) -> None:
-        """`note_miss` counts a miss and returns it."""
+        """`note_miss` counts a miss and returns it. `redactor` redacts the recorded messages again."""
         self.recorded = recorded
         self._profiles = profiles
         self._pace = pace
         self._note_miss = note_miss
         self._note_drift = note_drift
         self._open_websockets = open_websockets
+        self._redactor = redactor
         self._dialect = make_key(opening_request(recorded.exchange.request), profiles).dialect
         self._received: list[tuple[ChunkKind, bytes]] | None = []
         self._sent: list[Frame] = []
@@ -175,8 +182,18 @@ class ReplayedWebsocket:
             and (other := self._open_websockets.find_replacement(self)) is not None
         ):
             return self._continue_as(other)
+        if where.reason == "no_match" and (again := self._redacted_again()) is not None:
+            return self._continue_as(again)
         self._open_websockets.remove(self)
         return refusal_frames(self._note_miss(self.recorded, where), where, self._dialect)
+
+    def _redacted_again(self) -> RecordedExchange | None:
+        """The recorded WebSocket with its messages as the present rules redact them; None if that changes nothing."""
+        recorded, request = self.recorded, self.recorded.exchange.request
+        if self._redactor is None or self._received is None or len(request.body.data) > _MAX_REDACTED_AGAIN:
+            return None
+        again = redact_entry(recorded, request, self._redactor, self._profiles)
+        return None if again is recorded else again
 
     def _continue_as(self, other: RecordedExchange) -> list[Frame]:
         """Continue as another recorded WebSocket, and return the frames that are due now."""
@@ -354,14 +371,7 @@ class RedactingDialogue:
 
     def receive(self, kind: ChunkKind, data: bytes) -> list[Frame]:
         """Handle a message of the client."""
-        return self._inner.receive(kind, data if kind == "close" else self._redact(data))
-
-    def _redact(self, data: bytes) -> bytes:
-        try:
-            return self._redactor.redact_message(data)[0]
-        except UnreadableBody:
-            # The recorder records nothing of such a message either.
-            return b""
+        return self._inner.receive(kind, data if kind == "close" else redact_message(data, self._redactor))
 
 
 def with_redaction(answer: Answer | None, request: Request, redactor: Redactor) -> Answer | None:

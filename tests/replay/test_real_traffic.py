@@ -10,8 +10,9 @@ import pytest
 from calls.codec.json import InvalidJson, dumps, parse_json
 from calls.model import Body, Exchange, Json, Request, Response
 from calls.redaction.redactor import Redactor
+from calls.redaction.whole_request import redact_request
 from replay.replay_options import ReplayOptions
-from replay.replays import Replays, ReplaySource, redact_request
+from replay.replays import Replays, ReplaySource
 from store.bundle.bundle import Bundle
 from tests.replay.strategies import PROFILES, body, exchange, run_of
 from tests.support.corpus import Cassette, RecordedExchange, cassettes

@@ -11,11 +11,11 @@ import pytest
 from calls.events import EffectBatch
 from calls.model import Exchange, Json, Request
 from calls.redaction.redactor import Redactor
-from replay import replays as replays_module
+from calls.redaction.whole_request import redact_request
 from replay.answer import Answer
 from replay.recording import build_recording
 from replay.replay_options import ReplayOptions
-from replay.replays import SUSPEND_AFTER, LoadSource, Replays, ReplaySource, UnusableRecording, redact_request
+from replay.replays import SUSPEND_AFTER, LoadSource, Replays, ReplaySource, UnusableRecording
 from replay.session import Session
 from store.bundle.bundle import Bundle
 from tests.replay.strategies import CHAT, JSON, PROFILES, chat, exchange, model_answer, post, run_of
@@ -139,13 +139,12 @@ async def test_a_run_is_expected_unless_it_is_loaded_or_answers_nothing() -> Non
 
 async def test_a_request_is_redacted_while_its_run_is_loaded(monkeypatch: pytest.MonkeyPatch) -> None:
     steps: list[str] = []
-    redact = replays_module.redact_request
 
     def redact_and_note(request: Request, redactor: Redactor) -> Request:
         steps.append("redacted")
-        return redact(request, redactor)
+        return redact_request(request, redactor)
 
-    monkeypatch.setattr(replays_module, "redact_request", redact_and_note)
+    monkeypatch.setattr("replay.replays.redact_request", redact_and_note)
 
     def load(name: str) -> Awaitable[ReplaySource | None]:
         steps.append("begun to load")
