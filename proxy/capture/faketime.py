@@ -6,6 +6,9 @@ waits of Java and Node return at once, timers never end. A copy whose table of s
 It also shares memory between the processes of a command, for which it opens a semaphore when a process first reads its clock. That is of
 use only for clocks that count their readings, and ends a program whose own `malloc` reads the clock, such as one made with Bun 1.4: the
 semaphore needs memory. In the copy, opening it fails, and then the library shares none.
+
+When a process first reads its clock, the library looks up functions, of which libc does not have all: the error message needs memory, too. A
+program whose `malloc` reads the clock, such as jemalloc's in redis, would wait for itself. The copy looks up only functions that libc has.
 """
 
 import os
@@ -36,18 +39,26 @@ LEFT_OUT: Final = frozenset(
         # The times of files stay, by which builds go.
         *("stat", "fstat", "lstat", "__xstat", "__xstat64", "__fxstat", "__fxstat64", "__lxstat", "__lxstat64"),
         *("__fxstatat", "__fxstatat64", "utime", "utimes", "futimens", "utimensat"),
-        *("getpid", "getrandom", "getentropy"),
+        *("getpid", "getrandom", "getentropy", "ftime", "__ftime"),
     }
 )
 """Functions of libfaketime that a command has from libc. `sem_timedwait` and `pthread_cond_timedwait` stay: they wait for moved times."""
 
-SEMAPHORE: Final = "sem_open"
-"""The function whose failure makes the library share nothing."""
+REPLACED: Final = {
+    # Null for the name of a semaphore, as when opening it fails: then the library shares nothing.
+    "sem_open": "getenv",
+    # Without a version: libc has no version GLIBC_2.2 of functions for timers, which the library asks for.
+    "dlvsym": "dlsym",
+}
+"""Functions of libc that the library uses, and others that it uses as well, which it calls in their place."""
 
-FAILING: Final = "getenv"
-"""A function of libc that the library uses as well, and that returns null for the name of a semaphore, as `sem_open` does if it fails."""
+MISSING_NAME: Final = b"\0__ftime\0"
+PRESENT_NAME: Final = b"\0asctime\0"
+"""A name that it looks up and libc does not have, and one in its place: its end, `time`, is looked up as well. What it finds is
+only used by the function `ftime`, which is left out."""
 
 _ELF64: Final = b"\x7fELF\x02\x01"
+_CONTENTS: Final = 1
 _DYNAMIC_SYMBOLS: Final = 11
 _SYMBOL_VERSIONS: Final = 0x6FFFFFFF
 _SECTION: Final = struct.Struct("<IIQQQQIIQQ")
@@ -95,7 +106,7 @@ def moved_clock(seconds: int, environment: Mapping[str, str], copies: Path) -> M
 def _changed_copy(library: Path, copies: Path) -> Path:
     """Return a copy of the library that moves clocks and nothing else. Raises OSError or ValueError."""
     data = library.read_bytes()
-    changes = repr((sorted(LEFT_OUT), SEMAPHORE, FAILING)).encode()
+    changes = repr((sorted(LEFT_OUT), REPLACED, MISSING_NAME, PRESENT_NAME)).encode()
     copies.mkdir(mode=0o755, exist_ok=True)
     copy = copies / f"libfaketime-{sha256(changes + data).hexdigest()[:16]}.so"
     if not copy.exists():
@@ -107,7 +118,7 @@ def _changed_copy(library: Path, copies: Path) -> Path:
 
 
 def change_library(data: bytes) -> bytes:
-    """Return a library of 64 bits whose table of symbols says that it has no functions that wait, and that shares no memory."""
+    """Return a library of 64 bits that has no functions which wait, shares no memory, and looks up no function that is missing."""
     if not data.startswith(_ELF64):
         raise ValueError("it is not a library of 64 bits, little endian")
     changed, symbols = bytearray(data), list(_symbols(data))
@@ -118,12 +129,23 @@ def change_library(data: bytes) -> bytes:
             # An undefined symbol: section 0, without a value.
             struct.pack_into("<HQ", changed, symbol.entry + 6, 0, 0)
     used = {symbol.name: symbol for symbol in symbols if not symbol.is_defined}
-    if (semaphore := used.get(SEMAPHORE)) is not None:
-        if (failing := used.get(FAILING)) is None:
-            raise ValueError(f"it does not use {FAILING}")
-        changed[semaphore.entry : semaphore.entry + 4] = data[failing.entry : failing.entry + 4]
-        changed[semaphore.version : semaphore.version + 2] = data[failing.version : failing.version + 2]
+    for name, other in REPLACED.items():
+        if (original := used.get(name)) is None:
+            continue
+        if (replacement := used.get(other)) is None:
+            raise ValueError(f"it does not use {other}")
+        changed[original.entry : original.entry + 4] = data[replacement.entry : replacement.entry + 4]
+        changed[original.version : original.version + 2] = data[replacement.version : replacement.version + 2]
+    for start, end in _constants(data):
+        changed[start:end] = changed[start:end].replace(MISSING_NAME, PRESENT_NAME)
     return bytes(changed)
+
+
+def _constants(data: bytes) -> Iterator[tuple[int, int]]:
+    """Yield where the sections with its own contents begin and end: not those with the names of symbols."""
+    for _, kind, _, _, offset, size, *_ in _sections(data):
+        if kind == _CONTENTS:
+            yield offset, offset + size
 
 
 class _Symbol(msgspec.Struct, frozen=True, kw_only=True):
@@ -138,9 +160,7 @@ class _Symbol(msgspec.Struct, frozen=True, kw_only=True):
 
 def _symbols(data: bytes) -> Iterator[_Symbol]:
     """Yield the dynamic symbols. Raises ValueError if they have no versions."""
-    (sections,) = struct.unpack_from("<Q", data, 0x28)
-    size, number = struct.unpack_from("<HH", data, 0x3A)
-    headers = [_SECTION.unpack_from(data, sections + at * size) for at in range(number)]
+    headers = _sections(data)
     versions = next((offset for _, kind, _, _, offset, *_ in headers if kind == _SYMBOL_VERSIONS), None)
     if versions is None:
         raise ValueError("its symbols have no versions")
@@ -151,3 +171,9 @@ def _symbols(data: bytes) -> Iterator[_Symbol]:
                 start = headers[texts][4] + text
                 name = data[start : data.index(0, start)].decode("ascii", "replace")
                 yield _Symbol(name=name, is_defined=bool(section), entry=entry, version=versions + 2 * place)
+
+
+def _sections(data: bytes) -> list[tuple[int, ...]]:
+    (sections,) = struct.unpack_from("<Q", data, 0x28)
+    size, number = struct.unpack_from("<HH", data, 0x3A)
+    return [_SECTION.unpack_from(data, sections + at * size) for at in range(number)]

@@ -71,11 +71,42 @@ int main(void) {
 """
 
 
+# As jemalloc, with which redis is linked: malloc holds a lock when it reads the clock for the first time.
+LOCKED_MALLOC = r"""
+#include <stddef.h>
+#include <time.h>
+extern void *__libc_malloc(size_t);
+int puts(const char *);
+void abort(void);
+static int has_lock, has_begun;
+void *malloc(size_t size) {
+    struct timespec now;
+    if (has_lock)
+        abort();
+    if (!has_begun) {
+        has_lock = 1;
+        clock_gettime(CLOCK_REALTIME, &now);
+        has_lock = 0;
+        has_begun = 1;
+    }
+    return __libc_malloc(size);
+}
+int main(void) {
+    time_t now = time(NULL);
+    puts(gmtime(&now)->tm_year < 100 ? "moved" : "present");
+    return 0;
+}
+"""
+
+
 @pytest.mark.skipif(LIBRARY is None, reason="libfaketime is not installed")
+@pytest.mark.parametrize("program_source", [OWN_MALLOC, LOCKED_MALLOC], ids=["without memory", "locked"])
 @pytest.mark.skipif(which("gcc") is None, reason="gcc is not installed")
-def test_a_program_with_its_own_malloc_has_another_clock_also_below_a_shell(tmp_path: Path) -> None:
+def test_a_program_with_its_own_malloc_has_another_clock_also_below_a_shell(
+    tmp_path: Path, program_source: str
+) -> None:
     source, program = tmp_path / "own.c", tmp_path / "own"
-    source.write_text(OWN_MALLOC)
+    source.write_text(program_source)
     subprocess.run(["gcc", "-o", program, source], check=True, timeout=60)
     environment = {"PATH": os.environ["PATH"]}
     clock = moved_clock(-40 * 366 * 86_400, environment, tmp_path)
