@@ -20,6 +20,10 @@ _DATAGRAM_PROTOCOLS: Final = (socket.IPPROTO_UDP, socket.IPPROTO_UDPLITE)
 """Both have their ports at the same place (RFC 3828)."""
 
 
+DNS: Final = 53
+"""The port from which the worker answers queries. No program inside can send from it."""
+
+
 class Refusals:
     """Counts refused datagrams by destination."""
 
@@ -79,8 +83,8 @@ def refused_ipv6_destination(packet: bytes) -> tuple[str, int] | None:
 
 
 def _endpoint(family: int, address: bytes, datagram: bytes) -> tuple[str, int] | None:
-    if len(datagram) < 4:
-        return None
+    if len(datagram) < 4 or int.from_bytes(datagram[:2]) == DNS:
+        return None  # the answer to a query whose client has given up
     return socket.inet_ntop(family, address), int.from_bytes(datagram[2:4])
 
 
