@@ -2,6 +2,7 @@
 
 command          run a command captive, or with proxy variables and a watcher
 pinned           what of its surroundings a command has as it was recorded
+inherited        connections that a command inherits
 faketime         a clock that is moved, through libfaketime
 control          the socket on which launchers pass the sockets of a command to a worker
 control_path     the path of that socket

@@ -15,6 +15,8 @@ import msgspec
 
 from proxy.capture.control_path import effects_path
 from proxy.capture.faketime import MovedClock
+from proxy.capture.inherited import PROTOCOL as INHERITED
+from proxy.capture.inherited import InheritedSocket, inherited_sockets
 from proxy.capture.namespace.isolation import Isolation, Kind, NotCaptive
 from proxy.capture.pinned import recorded_clock, with_pinned
 from proxy.effects.launch import EffectsOptions, effects_environment
@@ -52,8 +54,11 @@ CAPTIVE_MODULES: Final = (
 )
 """What a captive command needs once its proxy worker is ready."""
 
-PAST_WORKER: Final = ("unix", "vsock")
+PAST_WORKER: Final = ("unix", "vsock", INHERITED)
 """The protocols of a captive command's connections that do not reach the worker."""
+
+WITHOUT_BYTES: Final = ("unix", "vsock")
+"""Those of which it is not known how much passed."""
 
 MAX_SHOWN: Final = 8
 """Destinations that a summary lists."""
@@ -144,7 +149,7 @@ class CommandResult(msgspec.Struct, frozen=True, kw_only=True):
     def passed_connections(self) -> list[Mapping[str, Any]]:
         """Connections on which bytes passed without being recorded, or may have."""
         passed = [one for one in self.connections if one["outcome"] == "passed"]
-        return [one for one in passed if one["sent"] or one["received"] or one["protocol"] in PAST_WORKER]
+        return [one for one in passed if one["sent"] or one["received"] or one["protocol"] in WITHOUT_BYTES]
 
 
 class PreparedCommand:
@@ -190,10 +195,18 @@ def import_while_waiting(*modules: str) -> None:
 
 async def run_command(plan: CommandPlan) -> CommandResult:
     """Run a command to its end. Raises Failure if it cannot be started, or cannot be isolated as required."""
+    inherited = inherited_sockets(plan.isolation.allow_local)
+    result = await _run(plan, inherited)
+    reports = [one.passage() if plan.passes_other_traffic else one.refusal() for one in inherited]
+    return msgspec.structs.replace(result, connections=[*result.connections, *reports])
+
+
+async def _run(plan: CommandPlan, inherited: Sequence[InheritedSocket]) -> CommandResult:
+    withheld_descriptors = () if plan.passes_other_traffic else [one.descriptor for one in inherited]
     if plan.isolation.mode == "off":
-        return await _run_with_variables(plan)
+        return await _run_with_variables(plan, withheld_descriptors)
     try:
-        return await _run_captive(plan)
+        return await _run_captive(plan, withheld_descriptors)
     except NotCaptive as reason:
         if plan.prepared is not None:
             await plan.prepared.end()
@@ -201,10 +214,10 @@ async def run_command(plan: CommandPlan) -> CommandResult:
             raise Failure(
                 f"{plan.command[0]} cannot be isolated here: {reason}; --isolation auto runs it with proxy variables alone"
             ) from reason
-        return await _run_with_variables(plan, str(reason))
+        return await _run_with_variables(plan, withheld_descriptors, str(reason))
 
 
-async def _run_captive(plan: CommandPlan) -> CommandResult:
+async def _run_captive(plan: CommandPlan, withheld_descriptors: Sequence[int]) -> CommandResult:
     # These modules import what only Linux has.
     from proxy.capture.namespace.launch import Captive, CapturePlan
     from proxy.capture.namespace.trust_files import AuthorityFiles
@@ -224,6 +237,7 @@ async def _run_captive(plan: CommandPlan) -> CommandResult:
         unresolved_names=recorded.get("unresolved_names", ()),
         services=[one for one in _url_addresses(plan.api or "") if one[0] in ("127.0.0.1", "::1")],
         is_replay=not plan.passes_other_traffic,
+        withheld_descriptors=withheld_descriptors,
         may_redirect=WITHOUT_RULES not in os.environ,
         outlives_worker="mode" in worker_info,  # it is the notice of a running `up`, which restarts its workers
     )
@@ -249,9 +263,13 @@ async def _run_captive(plan: CommandPlan) -> CommandResult:
         )
 
 
-async def _run_with_variables(plan: CommandPlan, not_captive_reason: str | None = None) -> CommandResult:
+async def _run_with_variables(
+    plan: CommandPlan, withheld_descriptors: Sequence[int], not_captive_reason: str | None = None
+) -> CommandResult:
     from proxy.capture.watch.watcher import run_watched
 
+    for descriptor in withheld_descriptors:
+        os.set_inheritable(descriptor, False)
     environment = command_environment(plan)
     own = [*_own_addresses(plan), *plan.isolation.allow_local]
     # With --isolation off the user has asked for proxy variables alone.

@@ -181,6 +181,8 @@ def _execute(launcher: socket.socket) -> None:
             # Other users lose their capabilities when they execute a program.
             _run_step("namespaces", usernamespace.enter_namespaces, os.CLONE_NEWUSER | os.CLONE_NEWNS)
         _report_connections(launcher)
+        for descriptor in work["withheld_descriptors"]:
+            os.close(descriptor)
         _unblock_interrupts()
         os.execvpe(work["command"][0], work["command"], dict(work["environment"]))  # noqa: S606 - the user's own command
     except OSError as error:

@@ -81,6 +81,9 @@ class CapturePlan:
     may_redirect: bool = True
     """False behaves like a kernel without nf_tables."""
 
+    withheld_descriptors: Sequence[int] = ()
+    """Descriptors that the command does not inherit."""
+
     outlives_worker: bool = False
     """Whether the worker is restarted when it dies (`playhead up`), and gets the sockets again."""
 
@@ -367,7 +370,12 @@ class Captive:
 
     def _execute(self, environment: Mapping[str, str]) -> None:
         """Make the process inside execute the command. Raises Failure."""
-        channel.send_message(self._channel, {"command": list(self._command), "environment": dict(environment)})
+        command = {
+            "command": list(self._command),
+            "environment": dict(environment),
+            "withheld_descriptors": list(self._capture.withheld_descriptors),
+        }
+        channel.send_message(self._channel, command)
         try:
             message, descriptors = self._receive_from_inside()
             if "failed" not in message:

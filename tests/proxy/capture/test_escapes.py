@@ -33,6 +33,17 @@ refund.getresponse().read()
 """
 
 
+INHERITING_AGENT = """
+import socket, sys, urllib.request
+print(urllib.request.urlopen("http://tools.example/order").read())
+try:
+    shell = socket.socket(fileno=int(sys.argv[1]))
+    shell.send(b"POST /refund HTTP/1.1\\r\\nHost: shop\\r\\n\\r\\n")
+    shell.recv(1)
+except OSError as error:
+    print(error)
+"""
+
 WITHOUT_NAMESPACES = 'echo 0 > /proc/sys/user/max_net_namespaces && exec "$@"'
 """For a user namespace of its own: no network namespace may be created in it."""
 
@@ -59,12 +70,15 @@ async def shop() -> AsyncIterator[Shop]:
         yield found
 
 
-async def playhead(name: str, data: Path, *arguments: str, within: Sequence[str] = ()) -> tuple[int, str, str]:
+async def playhead(
+    name: str, data: Path, *arguments: str, within: Sequence[str] = (), inherited: Sequence[int] = ()
+) -> tuple[int, str, str]:
     process = await asyncio.create_subprocess_exec(
         *within,
         *command(name, "--data", str(data), *arguments),
         stdout=asyncio.subprocess.PIPE,
         stderr=asyncio.subprocess.PIPE,
+        pass_fds=inherited,
         env={key: value for key, value in os.environ.items() if "proxy" not in key.lower()},
     )
     async with asyncio.timeout(90):
@@ -147,3 +161,33 @@ async def test_where_no_namespace_can_be_had_a_replay_refuses_the_refund(
 
     code, _, err = await playhead("replay", data, str(bundle), "--allow-local", place, *agent, within=without)
     assert (code, shop.refunds) == (0, 2), err
+
+
+@pytest.mark.parametrize("isolation", ["auto", "off"])
+async def test_a_refund_on_a_connection_of_the_shell_is_named_and_not_made_again(
+    shop: Shop, data: Path, database_url: str, isolation: str
+) -> None:
+    config = data.with_name("playhead.toml")
+    config.write_text(
+        f'database_url = "{database_url}"\n[upstreams]\n"tools.example" = "http://127.0.0.1:{shop.port}"\n'
+    )
+    options = ("--config", str(config), "--isolation", isolation)
+
+    async def run_agent(name: str, *arguments: str) -> tuple[int, str, str]:
+        _, writer = await asyncio.open_connection("127.0.0.1", shop.port)
+        try:
+            number = writer.get_extra_info("socket").fileno()
+            agent = [sys.executable, "-c", INHERITING_AGENT, str(number)]
+            return await playhead(name, data, *arguments, "--", *agent, inherited=[number])
+        finally:
+            writer.close()
+
+    code, out, err = await run_agent("record", *options, "--run", "shell")
+    assert (code, shop.refunds) == (0, 1), err
+    assert f"inherited 127.0.0.1:{shop.port} (" in err
+    code, gaps, err = await playhead("show", data, "shell", "--json", "--config", str(config))
+    assert "open before the command began" in gaps, gaps + err
+    code, out, err = await run_agent("replay", "shell", *options)
+    assert (code, shop.refunds) == (0, 1), err
+    assert "Bad file descriptor" in out
+    assert f"refused: inherited 127.0.0.1:{shop.port}" in err
