@@ -9,6 +9,7 @@ from urllib.parse import urlsplit
 import msgspec
 
 from calls.codec.canonical import escape_surrogates
+from calls.dialects.parts.unclaimed_kinds import asks_about_server
 from calls.dialects.protocols import jsonrpc
 from calls.dialects.table import DIALECTS
 from calls.model import CallKind, Headers, Request
@@ -234,4 +235,4 @@ def _unclaimed_kind(host: str, method: str, path: str) -> CallKind:
     """The kind of a request that no dialect claims."""
     if service := _find_service(host):
         return service.unclaimed_kind(method, path)
-    return "other" if _TELEMETRY.fullmatch(host) else "tool"
+    return "other" if _TELEMETRY.fullmatch(host) or asks_about_server(method, host, path) else "tool"

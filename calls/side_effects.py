@@ -14,6 +14,7 @@ import msgspec
 
 from calls.codec.json import InvalidJson, parse_json_leniently
 from calls.dialects import generic
+from calls.dialects.parts.unclaimed_kinds import asks_about_server
 from calls.model import Request
 from calls.route import Route, route_request, serves_only_models
 
@@ -105,8 +106,10 @@ def is_read_only(request: Request, route: Route) -> bool:
     """Return whether a request changes nothing at its destination."""
     if route.dialect == "mcp":
         return route.operation.partition("/")[0] in (*_READ_ONLY_MCP_PREFIXES, "listen", "close", "answer")
-    return route.method in SAFE_METHODS and not any(
-        name.lower() in _METHOD_OVERRIDE_HEADERS for name, _ in request.headers
+    if any(name.lower() in _METHOD_OVERRIDE_HEADERS for name, _ in request.headers):
+        return False
+    return route.method in SAFE_METHODS or (
+        route.kind == "other" and asks_about_server(route.method, route.host, route.path)
     )
 
 

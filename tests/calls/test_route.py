@@ -5,8 +5,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from calls.dialects.table import DIALECTS
-from calls.model import CallKind, Headers
+from calls.model import CallKind, Headers, Request
 from calls.route import find_claims, find_route, normalize_path, split_url
+from calls.side_effects import is_read_only
 from tests.calls.recorded import exchange
 from tests.support.corpus import cassettes
 
@@ -231,6 +232,43 @@ def test_azure_names_the_model_in_the_path(tail: str) -> None:
 def test_only_a_post_asks_a_model() -> None:
     assert find_route("GET", "api.openai.com", "/v1/chat/completions").kind == "other"
     assert find_route("GET", "api.openai.com", "/v1/models").kind == "other"
+
+
+@pytest.mark.parametrize(
+    ("method", "host", "path"),
+    [
+        *(("GET", "localhost:11434", path) for path in ("/api/tags", "/api/ps", "/api/version", "/ollama/api/tags")),
+        ("POST", "localhost:11434", "/api/show"),
+        *(("GET", "llm.example.com", path) for path in ("/v1/models", "/v1/models/org/name", "/health", "/healthz")),
+        *(
+            ("GET", "10.0.0.7:8080", path)
+            for path in ("/props", "/slots", "/version", "/model/info", "/get_model_info")
+        ),
+        *(("POST", "vllm:8000", path) for path in ("/tokenize", "/detokenize", "/apply-template", "/v1/tokenize")),
+        ("HEAD", "tgi", "/v2/health/ready"),
+        ("GET", "tools.example.com", "/.well-known/oauth-authorization-server/mcp"),
+    ],
+)
+def test_what_is_asked_about_a_server_of_models_is_no_call_of_a_tool(method: str, host: str, path: str) -> None:
+    route = find_route(method, host, path)
+    assert route.kind == "other"
+    assert is_read_only(Request(method=method, url=f"http://{host}{path}"), route)
+
+
+@pytest.mark.parametrize(
+    ("method", "host", "path"),
+    [
+        ("GET", "clinic.example.com", "/health/records"),
+        ("GET", "calendar.example.com", "/slots"),
+        ("GET", "shop", "/"),
+        ("POST", "pay.example.com", "/tokenize"),
+        ("POST", "shop", "/health"),
+        ("DELETE", "localhost:11434", "/api/delete"),
+        ("POST", "localhost:11434", "/api/pull"),
+    ],
+)
+def test_what_only_looks_like_it_stays_a_tool(method: str, host: str, path: str) -> None:
+    assert find_route(method, host, path).kind == "tool"
 
 
 @pytest.mark.parametrize(

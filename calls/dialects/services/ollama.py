@@ -14,6 +14,7 @@ from calls.dialects.parts.answer_forms import AnswerForm, FormCriteria
 from calls.dialects.parts.assembly import AccumulatorAssembly
 from calls.dialects.parts.pieces import parse_arguments, parse_payload
 from calls.dialects.parts.stream_writing import ndjson_line
+from calls.dialects.parts.unclaimed_kinds import is_near
 from calls.framing import Framing, ndjson
 from calls.model import Headers, Json, ToolCall, Usage, header
 
@@ -24,11 +25,6 @@ _OPERATIONS: Final[Mapping[str, str]] = {
     "embed": "embeddings",
     "embeddings": "embeddings",
 }
-_LOCAL: Final = re.compile(
-    r"[^.]+|\[.*\]|(127|10|192\.168|172\.(1[6-9]|2\d|3[01]))\..+|.*ollama.*|host\.docker\.internal|.+\.(local|internal|lan)"
-)
-"""Hosts where Ollama is expected: `/api/chat` is also a common path of web back ends."""
-
 _FRAMINGS: Final[tuple[Framing, ...]] = (ndjson,)
 _TEXTS: Final = frozenset(("content", "thinking", "response"))
 
@@ -36,8 +32,8 @@ _TEXTS: Final = frozenset(("content", "thinking", "response"))
 def claim(method: str, host: str, path: str, headers: Headers) -> Claim | None:
     """Claim requests to a local machine, or by Ollama's SDK."""
     match = _PATH.fullmatch(path) if method == "POST" else None
-    near = _LOCAL.fullmatch(host) or (header(headers, "user-agent") or "").startswith("ollama")
-    if match is None or not near:
+    # `/api/chat` is also a common path of web back ends.
+    if match is None or not (is_near(host) or (header(headers, "user-agent") or "").startswith("ollama")):
         return None
     return Claim(operation=_OPERATIONS[match[1]], kind="model", provider="ollama")
 
