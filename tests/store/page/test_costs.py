@@ -1,13 +1,57 @@
 """Costs over time: the chart is zoomed by drawing over it and by keys, and its table has the same numbers."""
 
+import datetime as dt
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from typing import Any, Final
 from urllib.parse import parse_qs, urlsplit
 
 import pytest
-from playwright.async_api import Page, expect
+from playwright.async_api import Page, Route, expect
 
-from tests.store.page.browser import Visitor, take_screenshot
+from tests.store.page.browser import FULL_TOKEN, Visitor, take_screenshot
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
+
+
+DAYS: Final = [f"2026-11-{day}T00:00:00.000000Z" for day in (14, 13, 12, 11)]
+
+MODELS: Final = 600
+
+MOST_GROUPS: Final = 1000
+"""In an answer of the API, of the newest days."""
+
+
+@asynccontextmanager
+async def page_in_zone(visitor: Visitor, zone: str) -> AsyncIterator[Page]:
+    """A page that shows nothing yet, of a reader in this time zone."""
+    context = await visitor.browser.new_context(
+        timezone_id=zone, locale="en-GB", viewport={"width": 1280, "height": 860}
+    )
+    try:
+        answer = await context.request.post(f"{visitor.server.url}/v1/session", data={"token": FULL_TOKEN})
+        assert answer.status == 204
+        yield await context.new_page()
+    finally:
+        await context.close()
+
+
+def sum_of(calls: int, group: dict[str, str]) -> dict[str, Any]:
+    usage = dict.fromkeys(("input_tokens", "output_tokens", "cached_tokens", "reasoning_tokens"), 0)
+    nothing = {"errors": 0, "cost_usd": 0, "known_cost_usd": 0, "calls_without_price": 0}
+    return {"group": group, "calls": calls, "exchanges": calls, "usage": usage, "duration_ms": None} | nothing
+
+
+async def answer_many_groups(route: Route) -> None:
+    """Answer as an API that knows one call of each model on each day."""
+    query = parse_qs(urlsplit(route.request.url).query)
+    models = [f"model-{number}" for number in range(MODELS)]
+    items = [sum_of(len(DAYS), {"model": model}) for model in models[:200]]
+    if "day" in query["group_by"]:
+        until = dt.datetime.fromisoformat(query.get("until", ["2027-01-01T00:00:00Z"])[0])
+        days = [day for day in DAYS if dt.datetime.fromisoformat(day) < until]
+        items = [sum_of(1, {"day": day, "model": model}) for day in days for model in models][:MOST_GROUPS]
+    await route.fulfill(json={"items": items, "total": sum_of(MODELS * len(DAYS), {})})
 
 
 def query_of(page: Page) -> dict[str, list[str]]:
@@ -56,3 +100,22 @@ async def test_days_are_enlarged_by_drawing_over_them(visitor: Visitor) -> None:
     await page.get_by_role("button", name="gpt-5", exact=True).click()
     await expect(page.locator("table.run-table tbody tr")).to_have_count(2)
     assert query_of(page) == {"model": ["gpt-5"]}
+
+
+async def test_a_day_has_its_name_wherever_the_reader_is(visitor: Visitor) -> None:
+    """It begins at midnight in UTC, which is the evening of the day before in California."""
+    async with page_in_zone(visitor, "America/Los_Angeles") as page:
+        await page.goto(f"{visitor.server.url}/costs")
+        await expect(page.locator(".chart .tick-x").first).to_have_text("14 Nov")
+        await expect(page.locator(".hint")).to_contain_text("Days are of UTC.")
+
+
+async def test_more_groups_than_an_answer_has_are_all_in_the_bars(visitor: Visitor) -> None:
+    async with page_in_zone(visitor, "Europe/Stockholm") as page:
+        await page.route("**/v1/stats?**", answer_many_groups)
+        await page.goto(f"{visitor.server.url}/costs?measure=calls")
+        await expect(page.locator(".chart .tick-x")).to_have_count(len(DAYS))
+        counts = await page.locator(".legend .count").all_text_contents()
+        assert sum(int(one.replace(",", "")) for one in counts) == MODELS * len(DAYS)
+        await expect(page.locator(".hint")).to_contain_text("The table has the first 200.")
+        await expect(page.locator(".hint")).not_to_contain_text("too many groups")

@@ -5,11 +5,11 @@ const locale = "en-GB";
 const number = new Intl.NumberFormat(locale);
 
 /** 1,234,567 */
-export const count = (value) => (value === null || value === undefined ? NONE : number.format(value));
+export const count = (value) => (value == null ? NONE : number.format(value));
 
 /** $0.0123: two digits from a dollar on, two significant ones below. */
 export function money(value) {
-  if (value === null || value === undefined) return NONE;
+  if (value == null) return NONE;
   if (value === 0) return "$0";
   if (value >= 1) return `$${value.toLocaleString(locale, { minimumFractionDigits: 2, maximumFractionDigits: 2 })}`;
   if (value < 0.000001) return "<$0.000001";
@@ -18,7 +18,7 @@ export function money(value) {
 
 /** 812 · 12.3k · 4.1M */
 export function tokens(value) {
-  if (value === null || value === undefined) return NONE;
+  if (value == null) return NONE;
   if (value < 1000) return String(value);
   if (value < 999_950) return `${(value / 1000).toFixed(value < 99_950 ? 1 : 0)}k`;
   return `${(value / 1_000_000).toFixed(value < 99_950_000 ? 1 : 0)}M`;
@@ -26,7 +26,7 @@ export function tokens(value) {
 
 /** 38 ms · 1.24 s · 2 m 05 s · 3 h 12 m */
 export function duration(ms) {
-  if (ms === null || ms === undefined || Number.isNaN(ms)) return NONE;
+  if (ms == null || Number.isNaN(ms)) return NONE;
   if (ms < 1) return `${ms.toFixed(2)} ms`;
   if (ms < 999.5) return `${Math.round(ms)} ms`;
   if (ms < 59_995) return `${(ms / 1000).toFixed(ms < 9995 ? 2 : 1)} s`;
@@ -42,7 +42,7 @@ const UNITS = [["GB", 1 << 30], ["MB", 1 << 20], ["KB", 1 << 10]];
 
 /** 812 B · 4.2 KB · 5.0 MB */
 export function bytes(value) {
-  if (value === null || value === undefined) return NONE;
+  if (value == null) return NONE;
   for (const [unit, size] of UNITS) {
     if (value >= size) return `${(value / size).toFixed(1)} ${unit}`;
   }
@@ -50,12 +50,11 @@ export function bytes(value) {
 }
 
 /** 12.3 % of a part between 0 and 1. */
-export const percent = (part) => (part === null || part === undefined ? NONE : `${(part * 100).toFixed(part < 0.1 ? 1 : 0)} %`);
+export const percent = (part) => (part == null ? NONE : `${(part * 100).toFixed(part < 0.1 ? 1 : 0)} %`);
 
 const clock = new Intl.DateTimeFormat(locale, { hour: "2-digit", minute: "2-digit", second: "2-digit" });
 const dayClock = new Intl.DateTimeFormat(locale, { day: "numeric", month: "short", hour: "2-digit", minute: "2-digit" });
 const yearDay = new Intl.DateTimeFormat(locale, { day: "numeric", month: "short", year: "numeric" });
-const day = new Intl.DateTimeFormat(locale, { day: "numeric", month: "short" });
 
 /** A time in the reader's zone: 14:03:12 today, 24 Nov 14:03 this year, 24 Nov 2025 before. */
 export function time(text, now = new Date()) {
@@ -65,7 +64,11 @@ export function time(text, now = new Date()) {
   return when.getFullYear() === now.getFullYear() ? dayClock.format(when).replace(",", "") : yearDay.format(when);
 }
 
-export const shortDay = (text) => day.format(new Date(text));
+/** A day; one that the API sums up is one of "UTC", wherever the reader is. */
+export const shortDay = (text, timeZone) => new Date(text).toLocaleDateString(locale, { day: "numeric", month: "short", timeZone });
+
+/** A time without its seconds. */
+export const shortTime = (text) => time(text).replace(/(:..):..$/, "$1");
 
 /** "12 s ago", for times of today. */
 export function ago(text, now = Date.now()) {

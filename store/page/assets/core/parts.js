@@ -127,7 +127,7 @@ export function Money({ value, isPartial = false }) {
   return html`<span title=${title}>${isPartial && isKnown ? "≥ " : ""}${money(value)}</span>`;
 }
 export const Tokens = ({ value }) => html`<span title=${count(value)}>${tokens(value)}</span>`;
-export const Duration = ({ ms }) => html`<span title=${ms === null || ms === undefined ? "unknown" : `${ms} ms`}>${duration(ms)}</span>`;
+export const Duration = ({ ms }) => html`<span title=${ms == null ? "unknown" : `${ms} ms`}>${duration(ms)}</span>`;
 /** A time in the reader's zone; the exact one on hover. */
 export const Time = ({ at }) => html`<time datetime=${at} title=${exactTime(at)}>${time(at)}</time>`;
 
@@ -315,7 +315,7 @@ export function cutPlace(text, at) {
 export function Text({ text, className = "", first = PIECE }) {
   const [end, setEnd] = useState(first);
   useEffect(() => setEnd(first), [text]);
-  if (text === null || text === undefined) return null;
+  if (text == null) return null;
   const cuts = [0];
   for (let at = Math.min(end, text.length); cuts[cuts.length - 1] < at;) {
     const before = cuts[cuts.length - 1];

@@ -1,10 +1,11 @@
 // Stacked bars over time, drawn as SVG. A drag zooms, the keys + - and arrows do the same; a table has the same numbers.
 import { html, useEffect, useRef, useState } from "../core/html.js";
-import { shortDay, time, visible } from "../core/format.js";
+import { shortDay, shortTime, visible } from "../core/format.js";
 import { useWidth } from "../core/parts.js";
 
 const HEIGHT = 260;
-const PAD = { left: 64, right: 8, top: 10, bottom: 24 };
+const PAD = { left: 64, right: 8, top: 10 };
+const DRAWN = 226; // of the height, by bars
 export const COLOURS = 8;
 
 /** Round steps of an axis from 0 to at least `max`. */
@@ -30,7 +31,7 @@ export function StackedBars({ buckets, series, format, onZoom, label, isHourly }
   const totals = buckets.map((bucket) => [...bucket.values.values()].reduce((sum, value) => sum + value, 0));
   const axis = ticks(Math.max(0, ...totals));
   const top = axis[axis.length - 1];
-  const y = (value) => PAD.top + (HEIGHT - PAD.top - PAD.bottom) * (1 - value / top);
+  const y = (value) => PAD.top + DRAWN * (1 - value / top);
   const placeOf = (event) => Math.max(0, Math.min(buckets.length - 1, Math.floor((event.clientX - root.current.getBoundingClientRect().left - PAD.left) / step)));
   const finish = (event) => {
     const drawn = [drag[0], placeOf(event)];
@@ -42,12 +43,13 @@ export function StackedBars({ buckets, series, format, onZoom, label, isHourly }
     addEventListener("pointerup", finish);
     return () => removeEventListener("pointerup", finish);
   });
+  const nameOf = ({ at }) => (isHourly ? shortTime(at) : shortDay(at, "UTC"));
   const every = Math.max(1, Math.ceil(buckets.length / Math.max(2, Math.floor(inner / 90))));
   const shown = hover === null ? null : buckets[hover];
   return html`<figure class="chart" ref=${root} onPointerLeave=${() => setHover(null)}>
     <svg width=${width} height=${HEIGHT} role="img" aria-label=${label} onPointerDown=${(event) => event.button === 0 && setDrag([placeOf(event), placeOf(event)])}
       onPointerMove=${(event) => { const place = placeOf(event); setHover(place); if (drag) setDrag([drag[0], place]); }}>
-      ${axis.map((value) => html`<g key=${value}><line class="grid" x1=${PAD.left} x2=${width - PAD.right} y1=${y(value)} y2=${y(value)} /><text
+      ${axis.map((value) => html`<g key=${value}><line class="grid" x1=${PAD.left} x2=${PAD.left + inner} y1=${y(value)} y2=${y(value)} /><text
         class="tick-y" x=${PAD.left - 8} y=${y(value) + 4}>${format(value)}</text></g>`)}
       ${buckets.map((bucket, place) => {
         let base = 0;
@@ -62,15 +64,15 @@ export function StackedBars({ buckets, series, format, onZoom, label, isHourly }
             return html`<rect key=${name} class="s${Math.min(colour, COLOURS) + 1}" x=${x} width=${Math.min(bar, 64)} y=${y(base)}
               height=${Math.max(0.5, y(start) - y(base))} />`;
           })}
-          ${place % every === 0 && html`<text class="tick-x" x=${x} y=${HEIGHT - 7}>${isHourly ? time(bucket.at).replace(/:\d\d$/, "") : shortDay(bucket.at)}</text>`}
+          ${place % every === 0 && html`<text class="tick-x" x=${x} y=${HEIGHT - 7}>${nameOf(bucket)}</text>`}
         </g>`;
       })}
-      ${hover !== null && html`<rect class="hover" x=${PAD.left + hover * step} width=${step} y=${PAD.top} height=${HEIGHT - PAD.top - PAD.bottom} />`}
+      ${hover !== null && html`<rect class="hover" x=${PAD.left + hover * step} width=${step} y=${PAD.top} height=${DRAWN} />`}
       ${drag && html`<rect class="zoom" x=${PAD.left + Math.min(...drag) * step} width=${(Math.abs(drag[1] - drag[0]) + 1) * step} y=${PAD.top}
-        height=${HEIGHT - PAD.top - PAD.bottom} />`}
+        height=${DRAWN} />`}
     </svg>
     ${shown && shown.values.size > 0 && html`<figcaption
-      class="tip ${hover > buckets.length / 2 ? "is-left" : ""}"><strong>${isHourly ? time(shown.at) : shortDay(shown.at)}</strong> ${format(totals[hover])}
+      class="tip ${hover > buckets.length / 2 ? "is-left" : ""}"><strong>${nameOf(shown)}</strong> ${format(totals[hover])}
       ${series.map((name, colour) => [name, colour, shown.values.get(name)]).filter(([, , value]) => value)
         .sort((a, b) => b[2] - a[2]).slice(0, 8)
         .map(([name, colour, value]) => html`<div key=${name}>

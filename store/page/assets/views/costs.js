@@ -2,7 +2,7 @@
 import { html } from "../core/html.js";
 import { get } from "../core/api.js";
 import { listOf, navigate, pick, setQuery } from "../core/router.js";
-import { count, duration, exactTime, money, percent, time, tokens, visible } from "../core/format.js";
+import { count, duration, money, percent, time, tokens, visible } from "../core/format.js";
 import { useKeys } from "../core/keys.js";
 import { AddressInput, Choice, Empty, ErrorNote, JsonLink, Loading, Money, Table, Tokens, useLoad } from "../core/parts.js";
 import { COLOURS, Legend, StackedBars } from "./charts.js";
@@ -16,17 +16,31 @@ const MEASURES = {
   tokens: ["Tokens", (group) => (group.usage.input_tokens || 0) + (group.usage.output_tokens || 0), tokens],
   errors: ["Errors", (group) => group.errors, count],
 };
+const COUNTS = { input_tokens: "Tokens in", cached_tokens: "Cached", output_tokens: "Tokens out" };
 const FILTERS = ["since", "until", "label", "model", "provider", "tool", "host", "status", "kind", "dialect", "operation", "actor"];
 const SPANS = [["1", "24 h"], ["7", "7 d"], ["30", "30 d"], ["90", "90 d"], ["all", "All"]];
 const HOUR = 3_600_000;
 const DAY = 24 * HOUR;
+const lengthOf = (by) => (by === "hour" ? HOUR : DAY);
+const MOST_GROUPS = 1000; // in an answer of the API
+const TABLE_ROWS = 200;
 const OTHERS = "all others";
 const NONE = "without one";
 const iso = (ms) => new Date(ms).toISOString().replace(/\.\d+Z/, "Z");
+const atHour = (ms, round = Math.floor) => iso(round(ms / HOUR) * HOUR);
+
+/** The sums of all groups of each bucket: an answer has those of the newest buckets, and may end within its last one. */
+async function loadOverTime(filters, by, group, until = filters.until, left = 20) {
+  const { items } = await get("/v1/stats", { ...filters, until, group_by: [by, group] });
+  const oldest = items.at(-1)?.group[by];
+  const ended = items.filter((item) => item.group[by] !== oldest);
+  if (items.length < MOST_GROUPS || !ended.length || !left) return items;
+  return [...ended, ...await loadOverTime(filters, by, group, iso(Date.parse(oldest) + lengthOf(by)), left - 1)];
+}
 
 /** All buckets between the first and the last, so that a day without calls is an empty place. */
 function bucketsOf(items, by, name, series, value, since, until) {
-  const step = by === "hour" ? HOUR : DAY;
+  const step = lengthOf(by);
   const times = items.map((item) => Date.parse(item.group[by]));
   const first = since ? Math.floor(Date.parse(since) / step) * step : Math.min(...times);
   const last = until ? Math.ceil(Date.parse(until) / step) * step - step : Math.max(...times);
@@ -42,7 +56,7 @@ function bucketsOf(items, by, name, series, value, since, until) {
   return [...buckets.values()];
 }
 
-const nameOf = (value) => (value === null || value === undefined ? NONE : String(value));
+const nameOf = (value) => String(value ?? NONE);
 
 export default function Costs({ query }) {
   const group = query.by === "label" ? `label:${query.name || "env"}` : query.by in GROUPS ? query.by : "model";
@@ -52,33 +66,35 @@ export default function Costs({ query }) {
   const by = width <= 4 * DAY ? "hour" : "day";
   const { data, error, isLoading, reload } = useLoad(async () => {
     const [overTime, whole] = await Promise.all([
-      get("/v1/stats", { ...filters, group_by: [by, group] }),
-      get("/v1/stats", { ...filters, group_by: group, sort: query.measure || "cost", limit: 200 }),
+      loadOverTime(filters, by, group),
+      get("/v1/stats", { ...filters, group_by: group, sort: query.measure || "cost", limit: TABLE_ROWS }),
     ]);
     return { overTime, whole, by, group };
   }, [JSON.stringify(filters), by, group, query.measure]);
-  const span = (days) => setQuery({ until: null, since: days === "all" ? null : iso(Math.floor((Date.now() - Number(days) * DAY) / HOUR) * HOUR) });
-  const zoom = (first, last) => setQuery({ since: first, until: iso(Date.parse(last) + (by === "hour" ? HOUR : DAY)) }, { replace: false });
+  const span = (days) => setQuery({ until: null, since: days === "all" ? null : atHour(Date.now() - days * DAY) });
+  const showAll = () => setQuery({ since: null, until: null });
+  const zoom = (first, last) => setQuery({ since: first, until: iso(Date.parse(last) + lengthOf(by)) }, { replace: false });
   const zoomBy = (factor) => {
     const end = query.until ? Date.parse(query.until) : Date.now();
     const start = query.since ? Date.parse(query.since) : end - 30 * DAY;
     const middle = (start + end) / 2;
     const half = Math.max(HOUR, ((end - start) / 2) * factor);
-    setQuery({ since: iso(Math.floor((middle - half) / HOUR) * HOUR), until: iso(Math.ceil((middle + half) / HOUR) * HOUR) });
+    setQuery({ since: atHour(middle - half), until: atHour(middle + half, Math.ceil) });
   };
   useKeys({
     "+": { label: "zoom in", run: () => zoomBy(0.5) }, "-": { label: "zoom out", run: () => zoomBy(2) },
-    Escape: { label: "back: the whole time", run: () => setQuery({ since: null, until: null }) },
+    Escape: { label: "back: the whole time", run: showAll },
   });
   const groupName = data?.group || group;
   const series = data ? data.whole.items.slice(0, COLOURS).map((item) => nameOf(item.group[groupName])) : [];
   const hasOthers = data && data.whole.items.length > COLOURS;
   const shownSeries = hasOthers ? [...series, OTHERS] : series;
-  const buckets = data?.overTime.items.length ? bucketsOf(data.overTime.items, data.by, groupName, series, value, query.since, query.until) : [];
+  const buckets = data?.overTime.length ? bucketsOf(data.overTime, data.by, groupName, series, value, query.since, query.until) : [];
   const totals = new Map();
   for (const bucket of buckets) for (const [name, amount] of bucket.values) totals.set(name, (totals.get(name) || 0) + amount);
-  const whole = data ? value(data.whole.total) : 0;
   const total = data?.whole.total;
+  const whole = total ? value(total) : 0;
+  const drawn = whole ? [...totals.values()].reduce((sum, one) => sum + one) / whole : 1;
   const filterOf = (name) => (groupName.startsWith("label:") ? { label: [...listOf(filters.label), `${groupName.slice(6)}=${name}`] } : { [groupName]: name });
   const runsOf = (name) => navigate("/", { ...filters, ...filterOf(name) });
   const partial = (sums) => html`<${Money} value=${sums.known_cost_usd} isPartial=${sums.calls_without_price > 0} />`;
@@ -91,7 +107,7 @@ export default function Costs({ query }) {
     return [
       name === NONE ? html`<span class="muted">${NONE}</span>`
         : html`<button class="link" title="Show its runs" onClick=${() => runsOf(name)}>${visible(name)}</button>`, callsOf(item), count(item.errors),
-      ...["input_tokens", "cached_tokens", "output_tokens"].map((one) => html`<${Tokens} value=${usage[one]} />`),
+      ...Object.keys(COUNTS).map((one) => html`<${Tokens} value=${usage[one]} />`),
       duration(took?.p50), duration(took?.p99), partial(item), whole ? percent(value(item) / whole) : "–",
     ];
   };
@@ -112,22 +128,22 @@ export default function Costs({ query }) {
     <${ErrorNote} error=${error} retry=${reload} />
     ${!data && !error && html`<${Loading} height="340px" />`}
     ${data && !buckets.length && html`<${Empty} title="No calls in this time"><p><button
-      onClick=${() => setQuery({ since: null, until: null })}>Show the whole time</button></p></${Empty}>`}
+      onClick=${showAll}>Show the whole time</button></p></${Empty}>`}
     ${buckets.length > 0 && html`
       <dl class="figures" aria-busy=${isLoading}>
         ${figure("Cost", partial(total))}
         ${figure("Calls", count(total.calls))}
         ${figure("Errors", count(total.errors))}
-        ${figure("Tokens in", html`<${Tokens} value=${total.usage.input_tokens} />`)}
-        ${figure("Cached", html`<${Tokens} value=${total.usage.cached_tokens} />`)}
-        ${figure("Tokens out", html`<${Tokens} value=${total.usage.output_tokens} />`)}
+        ${Object.entries(COUNTS).map(([name, label]) => figure(label, html`<${Tokens} value=${total.usage[name]} />`))}
         ${figure("Median duration", duration(total.duration_ms?.p50))}
       </dl>
       <${StackedBars} buckets=${buckets} series=${shownSeries} format=${format} isHourly=${data.by === "hour"} onZoom=${zoom} label=${chartLabel} />
-      <p class="muted hint">${query.since && html`<time title=${exactTime(query.since)}>${time(query.since)}</time> to ${query.until ? time(query.until) : "now"}. `}
-        Drag over the bars to zoom; <kbd>+</kbd> <kbd>-</kbd> and <kbd>Esc</kbd> do the same.</p>
+      <p class="muted hint">${query.since && `${time(query.since)} to ${query.until ? time(query.until) : "now"}. `}
+        ${data.by === "day" && "Days are of UTC. "}Drag over the bars to zoom, or press <kbd>+</kbd> <kbd>-</kbd> <kbd>Esc</kbd>.${
+          drawn < 0.999 && ` The bars lack ${percent(1 - drawn)}: too many groups.`}${
+          data.whole.items.length === TABLE_ROWS && ` The table has the first ${TABLE_ROWS}.`}</p>
       <${Legend} series=${shownSeries} totals=${totals} format=${format} />
       <${Table} label="Sums" className="cost-table" rows=${data.whole.items.map(row)}
-        heads=${[GROUPS[query.by] || "Model", "#Calls", "#Errors", "#Tokens in", "#Cached", "#Tokens out", "#p50", "#p99", "#Cost", `#Share of ${title.toLowerCase()}`]} />`}
+        heads=${[GROUPS[query.by] || "Model", "#Calls", "#Errors", ...Object.values(COUNTS).map((one) => `#${one}`), "#p50", "#p99", "#Cost", `#Share of ${title.toLowerCase()}`]} />`}
   </div>`;
 }

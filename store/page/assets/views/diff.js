@@ -30,6 +30,7 @@ function Diff({ diff, path, query }) {
   const asked = query.at === undefined ? first : diff.pairs.findIndex((pair, place) => String(place) === query.at);
   const at = asked >= 0 ? asked : first;
   const isSideBySide = query.view === "side";
+  const changeView = () => setQuery({ view: isSideBySide ? null : "side" });
   const select = (place) => setQuery({ at: String(place) });
   const move = (step) => {
     const next = step > 0 ? places.find((place) => place > at) : places.findLast((place) => place < at);
@@ -38,7 +39,7 @@ function Diff({ diff, path, query }) {
   useKeys({
     n: { label: "next difference", run: () => move(1) },
     p: { label: "previous difference", run: () => move(-1) },
-    u: { label: "unified or side by side", run: () => setQuery({ view: isSideBySide ? null : "side" }) },
+    u: { label: "unified or side by side", run: changeView },
   });
   return html`
     <div class="bar">
@@ -56,7 +57,7 @@ function Diff({ diff, path, query }) {
       <span class="count">${places.indexOf(at) + 1 || "–"} of ${count(places.length)}</span>
       <button onClick=${() => move(-1)} disabled=${!(places[0] < at)} title="Previous difference (p)" aria-label="Previous difference">↑</button>
       <button onClick=${() => move(1)} disabled=${!(places[places.length - 1] > at)} title="Next difference (n)" aria-label="Next difference">↓</button>
-      <button aria-pressed=${isSideBySide} onClick=${() => setQuery({ view: isSideBySide ? null : "side" })}
+      <button aria-pressed=${isSideBySide} onClick=${changeView}
         title="Unified or side by side (u)">${isSideBySide ? "Unified" : "Side by side"}</button>
     </div>
     <${Pairs} diff=${diff} at=${at} select=${select} isSideBySide=${isSideBySide} />`}`;
@@ -71,13 +72,13 @@ function firstPlace(diff, places) {
 const Cause = ({ cause, children }) => html`<${Badge} tone=${CAUSES[cause]?.[1] ?? ""}>${CAUSES[cause]?.[0] ?? cause}${children}</${Badge}>`;
 
 function Verdict({ diff, onOpen }) {
-  if (diff.same) return html`<div class="note good"><strong>The runs are the same</strong><p>Every call has the same request and the same answer.</p></div>`;
+  if (diff.same) return html`<div class="note good"><strong>The runs are the same</strong></div>`;
   const { first, cause } = diff;
   if (!first) return null;
   return html`<div class="note ${CAUSES[first.cause]?.[1] || "info"} diff-verdict">
     <strong>First difference: <button class="link" onClick=${onOpen}>${visible(first.words)}</button></strong>
-    ${first.leads_to > 0 && html`<p>${count(first.leads_to)} later ${first.leads_to === 1 ? "difference follows" : "differences follow"} from it.</p>`}
-    ${cause && cause.words !== first.words && html`<p>Most follows from: ${visible(cause.words)} (${count(cause.leads_to)} later differences).</p>`}
+    ${first.leads_to > 0 && html`<p>Later differences that follow from it: ${count(first.leads_to)}.</p>`}
+    ${cause && cause.words !== first.words && html`<p>Most follows from: ${visible(cause.words)} (later differences: ${count(cause.leads_to)}).</p>`}
   </div>`;
 }
 

@@ -2,7 +2,7 @@
 import { html, useRef } from "../core/html.js";
 import { get } from "../core/api.js";
 import { Link, callPath, pick, setQuery } from "../core/router.js";
-import { count, duration, exactTime, percent, shortDay, time, visible } from "../core/format.js";
+import { count, duration, exactTime, percent, shortDay, shortTime, visible } from "../core/format.js";
 import { AddressInput, Badge, Empty, JsonLink, Loaded, Table, Time, useLoad, useWidth } from "../core/parts.js";
 
 const LANE = 22;
@@ -28,7 +28,7 @@ function TimeLine({ variants }) {
   return html`<figure class="chart" ref=${root}><svg width=${width} height=${height} role="img"
     aria-label="When each variant of each model answered; the tables below have the numbers">
     ${marksOf(start, end).map((at) => html`<g key=${at}><line class="grid" x1=${x(at)} x2=${x(at)} y1="0" y2=${height - 22} /><text
-      class="tick-x" x=${Math.min(x(at), width - 30)} y=${height - 6} text-anchor="middle">${end - start < 100 * HOUR ? time(at).replace(/:\d\d$/, "") : shortDay(at)}</text></g>`)}
+      class="tick-x" x=${Math.min(x(at), width - 30)} y=${height - 6} text-anchor="middle">${end - start < 100 * HOUR ? shortTime(at) : shortDay(at)}</text></g>`)}
     ${rows.map((row, place) => (row.name
       ? html`<text key=${place} class="lane-name" x="0" y=${place * LANE + 16}>${visible(row.name)}</text>`
       : html`<g key=${place}><title>${`${variantName(row.one)}: ${count(row.one.calls)} calls, ${exactTime(row.one.first_at)} to ${exactTime(row.one.last_at)}`}</title>
@@ -100,12 +100,12 @@ export default function Drift({ query }) {
       <${JsonLink} path="/v1/drift" params=${filters} /></div>
     <${Loaded} of=${found} height="300px">${({ variants, items, latencies }) => (variants.length === 0
       ? html`<${Empty} title="No model has answered yet"><p>Changes show here as soon as runs are recorded.</p></${Empty}>`
-      : html`<${TimeLine} variants=${variants} />
-        <h2>${items.length === 0 ? "No change was seen" : items.length === 1 ? "1 change" : `${count(items.length)} changes`}</h2>
+      : html`<h2>${items.length === 0 ? "No change was seen" : items.length === 1 ? "1 change" : `${count(items.length)} changes`}</h2>
         ${items.length > 0 && html`<${Table} label="Changes" heads=${CHANGE_HEADS} rows=${items.map(changeRow)} />`}
         ${latencyRows(latencies)[0] && html`<h2>Slower or faster</h2>
           <${Table} label="Latency" heads=${LATENCY_HEADS} rows=${latencyRows(latencies)} />`}
         <h2>What answered</h2>
+        <${TimeLine} variants=${variants} />
         <${Table} label="What answered" heads=${VARIANT_HEADS} rows=${variants.map(variantRow)} />`)}</${Loaded}>
   </div>`;
 }
