@@ -30,8 +30,9 @@ log = logging.getLogger(__name__)
 START_TIMEOUT: Final = 30.0
 """Seconds that the command may take to install its filter."""
 
-UDP_DELAY: Final = 0.02
-"""Seconds after which a connected UDP socket counts. Resolvers connect some for a moment, to look up a route."""
+UDP_DELAY: Final = 0.1
+"""Seconds after which a connected UDP socket counts. Resolvers connect some for a moment, to look up a route; on a busy
+machine the moment was more than 20 ms."""
 
 MAX_PENDING: Final = 256
 MAX_OWN_SOCKETS: Final = 10_000

@@ -7,7 +7,7 @@ tree are polled in /proc (`proxy/capture/watch/polling.py`), which misses short 
 
 Connections are not noticed if they are made by io_uring, by 32-bit programs, by a service on behalf of the command
 (docker, D-Bus), by programs that protect their memory (setuid ones), or over UDP sockets that were connected for less
-than 20 ms.
+than 100 ms.
 """
 
 import asyncio
