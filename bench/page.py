@@ -9,7 +9,6 @@ task of the page's thread, and the cumulative layout shift. The browser has cach
 
 import argparse
 import asyncio
-import dataclasses
 import json
 import statistics
 import tempfile
@@ -72,7 +71,7 @@ async def fill(server: PageServer, runs: int) -> dict[str, str]:
     one = derive_exchange(agent.exchanges[0])
     for begin in range(0, runs, BATCH):
         batch = [
-            dataclasses.replace(
+            replace(
                 one,
                 exchange=replace(
                     one.exchange,

@@ -7,10 +7,11 @@ should be JSON but is invalid or ambiguous is represented by the digest of its r
 import hashlib
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
 from functools import lru_cache
 from typing import Final, Literal
 from urllib.parse import parse_qsl
+
+import msgspec
 
 from calls.codec.encoding import Undecodable, decode_content
 from calls.codec.json import InvalidJson, parse_json
@@ -34,8 +35,7 @@ _LONGEST_REMEMBERED_QUERY: Final = 256
 _TEXT: Final = re.compile(r"text/.*|.*[/+](xml|graphql|x-ndjson|ndjson|jsonl|json-seq|javascript|yaml)")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ParsedBody:
+class ParsedBody(msgspec.Struct, frozen=True, kw_only=True, eq=False):
     """A body and the form in which it was read."""
 
     form: Form
@@ -43,7 +43,7 @@ class ParsedBody:
     text: bytes = b""
     """The decoded bytes."""
     warning: str | None = None
-    read: ReadBody | None = field(default=None, compare=False, repr=False)
+    read: ReadBody | None = None
     """How it was read, if that was element by element."""
 
     def has_text(self, needle: bytes) -> bool:

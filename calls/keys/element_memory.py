@@ -6,7 +6,7 @@ A key that is made with a memory is the same as one that is made without.
 import hashlib
 from collections.abc import Hashable, Iterable, Mapping, Sequence
 from json.encoder import encode_basestring
-from typing import Any, Final, NamedTuple
+from typing import Any, Final
 
 import msgspec
 
@@ -37,7 +37,7 @@ OMITTED: Final = OmittedField()
 """What is selected of a field that is not in the key."""
 
 
-class SelectedElement(NamedTuple):
+class SelectedElement(msgspec.Struct, frozen=True):
     """What a walk selected of an element, and what it noted about it."""
 
     at: At
@@ -62,7 +62,7 @@ class SelectedElement(NamedTuple):
     """Whether it says something about its place."""
 
 
-class ItemNotes(NamedTuple):
+class ItemNotes(msgspec.Struct, frozen=True):
     """How much there was after an item of an array: parts, their text, and each kind of notes."""
 
     parts: int
@@ -73,7 +73,7 @@ class ItemNotes(NamedTuple):
     unknown: int
 
 
-class HashedText(NamedTuple):
+class HashedText(msgspec.Struct, frozen=True):
     """The SHA-256 of a text as far as the end of some items of an array."""
 
     before: bytes
@@ -117,20 +117,20 @@ class SelectedItems(msgspec.Struct):
         """Return what was selected of the first items."""
         if count == len(self.ends):
             return self
-        parts, text, left_out, ids, folds, unknown = self.ends[count - 1]
+        end = self.ends[count - 1]
         return SelectedItems(
             self.at,
             self.node,
-            self.parts[:parts],
-            self.text[:text],
-            self.has_placeholder and placeholder.PREFIX in self.text[:text],
-            self.left_out[:left_out],
-            self.ids[:ids],
-            self.folds[:folds],
-            self.unknown[:unknown],
+            self.parts[: end.parts],
+            self.text[: end.text],
+            self.has_placeholder and placeholder.PREFIX in self.text[: end.text],
+            self.left_out[: end.left_out],
+            self.ids[: end.ids],
+            self.folds[: end.folds],
+            self.unknown[: end.unknown],
             self.ends[:count],
             self.named_before,
-            self.hashed if self.hashed is not None and self.hashed.size <= text else None,
+            self.hashed if self.hashed is not None and self.hashed.size <= end.text else None,
         )
 
 

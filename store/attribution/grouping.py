@@ -4,7 +4,6 @@ The first exchange of a group looks like a call on its own, so it is stored in t
 when the second comes. The database is queried for it, so a store server that dies in between changes nothing.
 """
 
-import dataclasses
 import itertools
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from typing import Any
@@ -228,7 +227,7 @@ def _move_to_run(derived: DerivedExchange, run: str | None, stored_run: str | No
     exchange = derived.exchange
     if run is None or run == exchange.run:
         return derived
-    return dataclasses.replace(
+    return replace(
         derived, exchange=replace(exchange, run=run), previous_run=stored_run or derived.previous_run or exchange.run
     )
 
@@ -270,7 +269,7 @@ def _replace_exchange(derived: DerivedExchange, exchange: Exchange) -> DerivedEx
     return (
         derived
         if is_same_run
-        else dataclasses.replace(derived, exchange=exchange, previous_run=derived.previous_run or derived.exchange.run)
+        else replace(derived, exchange=exchange, previous_run=derived.previous_run or derived.exchange.run)
     )
 
 

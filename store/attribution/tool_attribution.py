@@ -7,7 +7,6 @@ one run. The result does not depend on the order of arrival: an exchange that tu
 back to the run of its connection's owner.
 """
 
-import dataclasses
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from typing import Final, NamedTuple
 
@@ -181,7 +180,7 @@ class RecentRequests:
                     _remember(self._requests, one.exchange.id, tool_requests(one))
             elif one.call.kind in TOOL_KINDS and request_size <= MAX_REMEMBERED_BODY:
                 decisive = one if request_size + answer_size <= MAX_REMEMBERED_BODY else _without_answer(one)
-                _remember(self._executions, one.exchange.id, dataclasses.replace(decisive, previous_run=None))
+                _remember(self._executions, one.exchange.id, replace(decisive, previous_run=None))
 
     def tool_requests(self, name: str) -> ToolRequests | None:
         """The remembered tool requests of an exchange."""
@@ -203,7 +202,7 @@ def _arguments_size(call: Call) -> int:
 
 def _without_answer(derived: DerivedExchange) -> DerivedExchange:
     call = derived.call and replace(derived.call, answer=None, text=None, tool_results=())
-    return dataclasses.replace(derived, exchange=replace(derived.exchange, response=None), call=call)
+    return replace(derived, exchange=replace(derived.exchange, response=None), call=call)
 
 
 def _remember[T](remembered: dict[str, T], name: str, value: T) -> None:

@@ -73,7 +73,7 @@ class BodyUnavailable(CorruptData):
         self.reason = reason
 
 
-class ElementPlace(NamedTuple):
+class ElementPlace(msgspec.Struct, frozen=True):
     """The stored place of an element."""
 
     part: bytes
@@ -83,7 +83,7 @@ class ElementPlace(NamedTuple):
     """The bytes between it and the previous element of the same part."""
 
 
-class Slice(NamedTuple):
+class Slice(msgspec.Struct, frozen=True):
     """A range of a part."""
 
     part: bytes
@@ -91,7 +91,7 @@ class Slice(NamedTuple):
     length: int
 
 
-class FormPlan(NamedTuple):
+class FormPlan(msgspec.Struct, frozen=True):
     """A body's form, the new parts to be stored with it, and the places of their elements."""
 
     form: bytes
@@ -276,8 +276,8 @@ def _compose(body: bytes, slices: Sequence[tuple[int, int, Slice]], primer: Prim
     layout: list[int | bytes] = []
     between = []
     at = 0
-    for start, end, (part, offset, length) in slices:
-        layout += (start - at, part, offset, length)
+    for start, end, one in slices:
+        layout += (start - at, one.part, one.offset, one.length)
         between.append(body[at:start])
         at = end
     between.append(body[at:])
@@ -354,7 +354,7 @@ def restore_body(form: bytes, parts: Mapping[bytes, bytes]) -> bytes:
     between = unpack(rest, parts)
     pieces: list[bytes] = []
     at = 0
-    for gap, (part, offset, length) in layout:
-        pieces += (between[at : at + gap], _get_part(parts, part)[offset : offset + length])
+    for gap, one in layout:
+        pieces += (between[at : at + gap], _get_part(parts, one.part)[one.offset : one.offset + one.length])
         at += gap
     return b"".join((*pieces, between[at:]))

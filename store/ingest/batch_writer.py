@@ -13,12 +13,13 @@ import time
 import uuid
 from collections import defaultdict
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, NamedTuple
 
 import asyncpg
 import msgspec
+from msgspec.structs import replace
 
 from calls.codec.elements import Element, split_elements
 from calls.events import EffectBatch, Gap, ReplayReported
@@ -364,8 +365,10 @@ class BatchWriter:
             exchange = one.derived.exchange
             stored = self._dedup_cache.stored_content(one.scope, encodings[one.scope[1]])
             body, response = exchange.request.body.data, exchange.response
-            is_first = not stored.is_stored and one.scope not in fresh
-            new = fresh.setdefault(one.scope, _NewContent())
+            new = fresh.get(one.scope)
+            is_first = new is None and not stored.is_stored
+            if new is None:
+                new = fresh[one.scope] = _NewContent()
             primer = new.primer or stored.primer
             if primer is None and not is_first:
                 primer = new.primer = Primer.create(one.head, body)

@@ -7,7 +7,6 @@ import hashlib
 import re
 import uuid
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any, Final
 from urllib.parse import urlsplit
@@ -49,8 +48,7 @@ MALFORMED_ERRORS = (ValueError, OverflowError)
 """Errors of an exchange that no row can be made of, such as foreign ids and invalid text."""
 
 
-@dataclass(frozen=True, slots=True)
-class DerivedExchange:
+class DerivedExchange(msgspec.Struct, frozen=True):
     """An exchange and what was derived from it."""
 
     exchange: Exchange

@@ -90,7 +90,7 @@ class OpenExchangeFiles:
         """Whether the file of an exchange has the event that ends at this position."""
         last = self._complete_to.get(exchange)
         # Compared without the count of records, which files of an older Playhead do not have.
-        return last is not None and position[:2] <= last[:2]
+        return last is not None and (position.segment, position.offset) <= (last.segment, last.offset)
 
     def complete_position(self, exchange: str) -> Position:
         """The position of the spool up to which the file has every event of the exchange."""

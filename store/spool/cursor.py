@@ -4,6 +4,8 @@ import json
 import os
 from pathlib import Path
 
+from msgspec.structs import asdict
+
 from store.spool.disk import sync_directory
 from store.spool.segment import Position
 
@@ -23,7 +25,7 @@ def store_cursor(directory: Path, position: Position) -> None:
     """Write the position and sync it. Call this before deleting any segment before it. Raises OSError."""
     new_file = directory / f"{_NAME}.new"
     with new_file.open("wb") as file:
-        file.write(json.dumps(position._asdict()).encode() + b"\n")
+        file.write(json.dumps(asdict(position)).encode() + b"\n")
         file.flush()
         os.fsync(file.fileno())
     new_file.rename(directory / _NAME)

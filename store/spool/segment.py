@@ -12,7 +12,7 @@ import zlib
 from collections.abc import Sequence
 from pathlib import Path
 from struct import Struct
-from typing import Final, Literal, NamedTuple
+from typing import Final, Literal
 
 import msgspec
 
@@ -33,7 +33,7 @@ _HEAD_LIMIT: Final = 512
 _NAME: Final = re.compile(r"(\d{8,})\.seg")
 
 
-class Position(NamedTuple):
+class Position(msgspec.Struct, frozen=True, order=True):
     """A position in a spool: a segment's number, an offset in it, and how many records precede it.
 
     Positions compare by segment and offset first. A position made from a file's size has no count, and is not greater than

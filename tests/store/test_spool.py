@@ -445,7 +445,7 @@ def test_the_end_is_behind_the_last_record(directory: Path) -> None:
 
     end = reader.end_position()
     assert end is not None
-    assert end[:2] == position[:2]
+    assert (end.segment, end.offset) == (position.segment, position.offset)
 
 
 def test_statistics_say_what_waits(directory: Path) -> None:

@@ -1,7 +1,6 @@
 """The batch writer stores each exchange once and completely, also when Postgres fails or is killed."""
 
 import asyncio
-import dataclasses
 import datetime as dt
 import os
 import shutil
@@ -190,7 +189,7 @@ async def test_a_bad_call_does_not_keep_its_neighbours_from_being_stored(databas
     bad = tool_exchange(1)
     assert bad.call
     done = await BatchWriter(database).write_batch(
-        [tool_exchange(0), dataclasses.replace(bad, call=replace(bad.call, key="nonsense")), tool_exchange(2)]
+        [tool_exchange(0), replace(bad, call=replace(bad.call, key="nonsense")), tool_exchange(2)]
     )
     assert (done.exchanges, [gap.exchange for gap in done.quarantined]) == (2, [bad.exchange.id])
 

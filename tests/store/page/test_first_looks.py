@@ -1,6 +1,5 @@
 """What the page asks for at first is small: short calls, ranges of bodies, parts of long runs; and what it says of a proof is true."""
 
-import dataclasses
 import json
 
 import pytest
@@ -86,7 +85,7 @@ async def test_every_step_of_a_long_run_is_in_one_part_of_its_timeline(
     steps = 2 * MOST_STEPS + 20
     exchanges = copies(agent.exchanges[0], "many-steps", steps)
     one = derive_exchange(exchanges[0])
-    await writer(page_server).write_batch([dataclasses.replace(one, exchange=exchange) for exchange in exchanges])
+    await writer(page_server).write_batch([replace(one, exchange=exchange) for exchange in exchanges])
     running_store, sums = api(page_server), [0.0]
     after: int | None = 0
     seen: list[int] = []

@@ -1,7 +1,6 @@
 """A run that was stored verifies, and any change of it is found and named."""
 
 import asyncio
-import dataclasses
 import os
 import random
 import sys
@@ -78,7 +77,7 @@ async def sealed_database(database: Database, copies: Path) -> Database:
     await writer.write_batch([tool_exchange(2, run="other")])
     gap = Gap(RUN, NOON + 5 * SECOND, "the disk was full", exchange(1).id, 2)
     await writer.write_batch(
-        [dataclasses.replace(tool_exchange(3), exchange=replace(exchange(3), response=None, first_byte_at=None))], [gap]
+        [replace(tool_exchange(3), exchange=replace(exchange(3), response=None, first_byte_at=None))], [gap]
     )
     await writer.write_batch((), effects=[effect_batch(0, RUN, NOON)])
     await Sealer(database, SIGNING_KEYS, copies).seal("default")
@@ -239,14 +238,14 @@ async def test_what_moves_to_another_run_is_proven_there(database: Database, cop
     writer = BatchWriter(database)
     gap = Gap("guess", NOON, "the disk was full", exchange(1).id)
     await writer.write_batch([tool_exchange(0, run="guess"), tool_exchange(1, run="guess")], [gap])
-    moved = dataclasses.replace(tool_exchange(1, run=RUN), previous_run="guess")
+    moved = replace(tool_exchange(1, run=RUN), previous_run="guess")
     await writer.write_batch([moved])
     await Sealer(database, SIGNING_KEYS, copies).seal("default")
     found, left = await verify(database, copies), await verify(database, copies, "guess")
     assert (found.verdict, found.proven, found.findings) == ("verified", 2, [])
     assert (left.verdict, left.proven, left.findings) == ("verified", 1, [])
     # Back again, and the other exchange as well: then the run that it came from is dissolved.
-    back = [dataclasses.replace(tool_exchange(number, run="guess"), previous_run=RUN) for number in (1,)]
+    back = [replace(tool_exchange(number, run="guess"), previous_run=RUN) for number in (1,)]
     await writer.write_batch(back)
     await Sealer(database, SIGNING_KEYS, copies).seal("default")
     found = await verify(database, copies, "guess")
@@ -424,9 +423,7 @@ async def test_a_run_that_is_gone_without_a_record_is_missed(sealed_database: Da
     # Both exchanges of this one go to our run, and so the run is dissolved.
     await BatchWriter(sealed_database).write_batch([tool_exchange(5, run="guess")])
     await verify_all()
-    await BatchWriter(sealed_database).write_batch(
-        [dataclasses.replace(tool_exchange(5, run=RUN), previous_run="guess")]
-    )
+    await BatchWriter(sealed_database).write_batch([replace(tool_exchange(5, run=RUN), previous_run="guess")])
     found = await verify_all()
     assert (found.verdict, found.findings, found.proven) == ("verified", [], 7)
     await execute(sealed_database, "DELETE FROM runs WHERE id = $1", RUN)
