@@ -11,7 +11,6 @@ SELECT create_distributed_table('runs', 'project');
 SELECT create_distributed_table('exchanges', 'project', colocate_with => 'runs');
 SELECT create_distributed_table('calls', 'project', colocate_with => 'runs');
 SELECT create_distributed_table('parts', 'project', colocate_with => 'runs');
-SELECT create_distributed_table('texts', 'project', colocate_with => 'runs');
 SELECT create_distributed_table('text_groups', 'project', colocate_with => 'runs');
 SELECT create_distributed_table('text_hashes', 'project', colocate_with => 'runs');
 SELECT create_distributed_table('gaps', 'project', colocate_with => 'runs');

@@ -22,7 +22,6 @@ MADE_ANEW: Final = frozenset(
     (
         "feed",
         "feed_positions",
-        "texts",
         "text_groups",
         "text_hashes",
         "call_sums",

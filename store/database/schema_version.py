@@ -2,5 +2,5 @@
 
 from typing import Final
 
-SCHEMA: Final = "0028"
+SCHEMA: Final = "0029"
 """The version of the tables, which is that of the newest migration (checked by a test)."""

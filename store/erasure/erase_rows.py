@@ -137,7 +137,7 @@ async def erase_exchanges(
             erased_rows.addresses |= await forget_uses(connection, project, [run], day)
             await note_uses(connection, project, {(run, day): encoding.objects})
             # The index of words has each text at the first call that has it; `eraser` indexes the remaining calls again.
-            for table in ("texts", "text_groups", "text_hashes"):
+            for table in ("text_groups", "text_hashes"):
                 erased_rows.rows[table] += await _delete(connection, table, "run = $2 AND day = $3", project, run, day)
         await connection.execute(NEW_ENCODING, project, run, uuid.uuid4())
         await note_erased(connection, project, run, erased_rows.days)

@@ -10,7 +10,7 @@ import asyncpg
 
 from store.database.connection import MIGRATION_LOCK, Database
 from store.database.partition_tables import create_partition_table
-from store.database.tables import GROWING, calls, exchanges
+from store.database.tables import PARTITIONED, calls, exchanges
 
 DAYS_AHEAD = 7
 OLDEST_DAY = dt.date(2000, 1, 1)
@@ -95,7 +95,7 @@ DROPPED = (
 
 async def _create_partition(connection: asyncpg.Connection, day: dt.date) -> None:
     await connection.execute("SELECT pg_advisory_xact_lock($1)", MIGRATION_LOCK)
-    for table in GROWING:
+    for table in PARTITIONED:
         name = f"{table.name}_{day:%Y%m%d}"
         if await connection.fetchval("SELECT to_regclass($1)", name) is None:
             # Attached, because creating it as a partition would lock the whole table against readers.

@@ -38,7 +38,6 @@ from store.database.tables import (
     replays,
     run_totals,
     runs,
-    texts,
 )
 from store.feed.entries import FeedEntry, RunBegan, RunChanged, RunDeleted, RunEnded
 from store.feed.feed import append_entries
@@ -231,7 +230,7 @@ class Runs:
             # First, because ingest locks this row: what it stores later goes into a new run.
             deletion = delete(runs).where(*self._run_condition(run)).returning(runs.c.incarnation)
             incarnation = await connection.scalar(deletion)
-            for table in (exchanges, calls, parts, gaps, effects, texts, run_totals):
+            for table in (exchanges, calls, parts, gaps, effects, run_totals):
                 await connection.execute(delete(table).where(table.c.project == self._project, table.c.run == run))
             await delete_call_sums(await driver_connection(connection), self._project, [run])
             if incarnation is None:

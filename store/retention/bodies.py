@@ -58,7 +58,7 @@ async def _erase_run_bodies(database: Database, project: str, run: str, day: dt.
         reduced = [(project, row["id"], _without_bodies(row["summary"])) for row in calls]
         await connection.executemany(SET_SUMMARY, reduced)
         if not await connection.fetchval(HAS_BODIES, project, run, *bounds):
-            for table in ("parts", "texts", "text_groups", "text_hashes"):
+            for table in ("parts", "text_groups", "text_hashes"):
                 await connection.execute(
                     f"DELETE FROM {table} WHERE project = $1 AND run = $2 AND day = $3",  # noqa: S608 - one of the constants
                     project,

@@ -108,14 +108,13 @@ class GroupLookup:
 
     async def rank(self, connection: AsyncConnection, found: Sequence[FoundText]) -> list[FoundText]:
         """Return the same with their ranks. PostgreSQL ranks a text by the places of the words, and by how many words it has."""
-        ours = [one.text for one in found if one.text]
-        if not ours:
-            return list(found)
-        places = await asyncio.to_thread(lambda: [self._matcher.places(text) for text in ours])
+        if not found:
+            return []
+        places = await asyncio.to_thread(lambda: [self._matcher.places(one.text) for one in found])
         vectors, lengths = map(list, zip(*places, strict=True))
         values = {"vectors": vectors, "lengths": lengths, "query": self._text_query}
-        ranks = iter((await connection.execute(_RANKS, values)).scalars().all())
-        return [one._replace(rank=next(ranks)) if one.text else one for one in found]
+        ranks = (await connection.execute(_RANKS, values)).scalars()
+        return [one._replace(rank=rank) for one, rank in zip(found, ranks, strict=True)]
 
 
 def _count_newer(found: Sequence[FoundText], day: dt.date, newest_at: int) -> int:

@@ -36,7 +36,7 @@ REBUILD_BATCH: Final = 100
 FRESH_BATCH: Final = 256
 """Texts that are divided into words and inserted in one transaction."""
 
-TABLES: Final = ("text_hashes", "text_groups", "texts")
+TABLES: Final = ("text_hashes", "text_groups")
 
 type _Scope = tuple[str, dt.date]
 """Run and day."""
@@ -116,7 +116,6 @@ class TextIndex:
         scope = (project, run, day_of(call))
         async with self._database.connection() as connection, connection.transaction():
             await share_days(connection, [scope[2]])
-            await connection.execute(DELETE_CALL, *scope, uuid.UUID(call))
             hashes = await connection.fetch(DELETE_HASHES, *scope, uuid.UUID(call))
             for row in await connection.fetch(GROUPS, *scope, list({one["text_group"] for one in hashes})):
                 texts = [one for one in read_group(row["texts"]) if str(one.call) != call]
@@ -264,14 +263,10 @@ SELECT id, set_config('synchronous_commit', 'off', true), set_config('plan_cache
 WHERE project = $1 AND id = ANY ($2::text[]) ORDER BY id FOR KEY SHARE
 """
 
-# Texts that an earlier version has stored in `texts` stay there. Which days that is, Postgres knows from the partitions.
 INSERT_HASHES = """
 INSERT INTO text_hashes (project, run, day, hash, call, text_group)
 SELECT $1::text, run, day, hash, call, text_group
 FROM unnest($2::text::text[], $3::text::date[], $4::text::uuid[], $5::text::uuid[], $6::bytea[]) AS new (run, day, call, text_group, hash)
-WHERE NOT EXISTS (
-    SELECT FROM texts WHERE texts.project = $1 AND texts.run = new.run AND texts.day = new.day AND texts.hash = new.hash
-)
 ON CONFLICT DO NOTHING RETURNING text_group, hash
 """
 
@@ -281,8 +276,6 @@ SELECT $1::text, run, day, id, newest_at, words::tsvector, texts
 FROM unnest($2::text::text[], $3::text::date[], $4::text::uuid[], $5::text::bigint[], $6::text[], $7::bytea[])
     AS new (run, day, id, newest_at, words, texts)
 """
-
-DELETE_CALL = "DELETE FROM texts WHERE project = $1 AND run = $2 AND day = $3 AND call = $4"
 
 DELETE_HASHES = """
 DELETE FROM text_hashes WHERE project = $1 AND run = $2 AND day = $3 AND call = $4 RETURNING text_group

@@ -4,7 +4,6 @@ import datetime as dt
 import uuid
 from collections.abc import AsyncIterator
 from dataclasses import replace
-from operator import attrgetter
 from typing import Final
 
 from sqlalchemy import select
@@ -19,7 +18,6 @@ from store.search.group_lookup import GroupLookup
 from store.search.lookup_plans import DaySpan, plan_for_values
 from store.search.pages import FoundPage, FoundText, SearchWindow, begin_window
 from store.search.query import SearchQuery
-from store.search.single_texts import SingleTextLookup, has_single_texts
 
 MOST_CANDIDATES: Final = 1000
 """Texts, the newest that fit, that are ranked."""
@@ -48,24 +46,23 @@ class TextLookup:
         digest = list_digest("search", self._project, NEWEST_FIRST, filters)
         window = begin_window(cursor, digest)
         async with self._database.transaction() as connection:
-            groups, single_texts = await self._lookups(connection, query, filters, is_ranked=True)
+            await plan_for_values(connection)
+            groups = GroupLookup(self._project, query, filters, is_ranked=True)
             while True:
                 most = MOST_CANDIDATES if window.bottom is None else 2 * MOST_CANDIDATES
-                found = await self._newest(connection, groups, single_texts, window, most)
+                found = await self._newest(connection, groups, window, most)
                 found = await groups.rank(connection, found)
                 rest = window.rest(found)
                 page, is_last = rest[:limit], len(found) < MOST_CANDIDATES and window.bottom is None
                 if page or is_last:
                     break
                 window = window.before(found)
-            bodies = await single_texts.load_texts(connection, page) if single_texts else {}
         window = window.with_ends(found, is_last=is_last)
         if len(rest) > limit:
             following: SearchWindow | None = window.after(page[-1])
         else:
             following = None if is_last else window.before(found)
-        texts_found = [one._replace(text=text) for one in page if (text := one.text or bodies.get(one.place))]
-        return FoundPage(texts_found, None if following is None else str(following))
+        return FoundPage(list(page), None if following is None else str(following))
 
     async def resolve(self, filters: Filters) -> Filters:
         """Look up the words of the filters: add the calls and runs that they find. Raises `InvalidQuery`."""
@@ -83,34 +80,18 @@ class TextLookup:
     async def find_calls(self, query: SearchQuery) -> tuple[uuid.UUID, ...]:
         """Return the calls of the newest texts that fit, of `MOST_TEXTS` at most."""
         async with self._database.transaction() as connection:
-            lookups = await self._lookups(connection, query, Filters(), is_ranked=False)
-            found = await self._newest(connection, *lookups, SearchWindow(""), MOST_TEXTS)
+            await plan_for_values(connection)
+            groups = GroupLookup(self._project, query, Filters(), is_ranked=False)
+            found = await self._newest(connection, groups, SearchWindow(""), MOST_TEXTS)
         return tuple(dict.fromkeys(one.place.call for one in found))
 
-    async def _lookups(
-        self, connection: AsyncConnection, query: SearchQuery, filters: Filters, *, is_ranked: bool
-    ) -> tuple[GroupLookup, SingleTextLookup | None]:
-        await plan_for_values(connection)
-        groups = GroupLookup(self._project, query, filters, is_ranked=is_ranked)
-        has_others = await has_single_texts(connection)
-        return groups, SingleTextLookup(self._project, query, filters) if has_others else None
-
     async def _newest(
-        self,
-        connection: AsyncConnection,
-        groups: GroupLookup,
-        single_texts: SingleTextLookup | None,
-        window: SearchWindow,
-        most: int,
+        self, connection: AsyncConnection, groups: GroupLookup, window: SearchWindow, most: int
     ) -> list[FoundText]:
         """Return the newest texts of a window that fit, the newest first."""
         found: list[FoundText] = []
         async for span in self._spans(connection, window):
-            of_span = await groups.find_newest(connection, span, window, most - len(found))
-            if single_texts:
-                of_span += await single_texts.find_newest(connection, span, window, most - len(found))
-                of_span.sort(key=attrgetter("place"), reverse=True)
-            found += of_span[: most - len(found)]
+            found += await groups.find_newest(connection, span, window, most - len(found))
             if len(found) >= most:
                 break
         return found

@@ -35,7 +35,7 @@ class FoundText(NamedTuple):
     role: str
     rank: float = 0.0
     text: str = ""
-    """Its content; empty until it is loaded."""
+    """Its content; empty where texts are not ranked."""
 
     @property
     def order(self) -> tuple[float, TextPlace]:

@@ -5,12 +5,11 @@ All words must occur, in one text. Anything else, such as punctuation, only divi
 """
 
 import re
-from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Final, Self
 
-from store.search.earlier_words import find_earlier_words
-from store.search.words import Word, find_words
+from store.search.words import find_words
 
 MOST_WORDS: Final = 50
 
@@ -32,21 +31,15 @@ class Phrase:
     """Whether the last word may go on."""
 
     is_excluded: bool = False
-    earlier: "Phrase | None" = None
-    """The same in the words of texts that an earlier version has indexed, where these differ."""
 
     def as_tsquery(self) -> str:
         """As PostgreSQL reads a tsquery. Words are letters and digits, so nothing is escaped."""
-        phrase = " | ".join(f"({' <-> '.join(each._operands())})" for each in self._forms)
-        return f"!({phrase})" if self.is_excluded else f"({phrase})"
+        phrase = f"({' <-> '.join(self._operands())})"
+        return f"!{phrase}" if self.is_excluded else phrase
 
     def as_words(self) -> str:
         """As PostgreSQL reads a tsquery: the words in any order."""
-        return f"({' | '.join(f'({" & ".join(each._operands())})' for each in self._forms)})"
-
-    @property
-    def _forms(self) -> "Sequence[Phrase]":
-        return (self,) if self.earlier is None else (self, self.earlier)
+        return f"({' & '.join(self._operands())})"
 
     def _operands(self) -> Sequence[str]:
         last = f"'{self.words[-1]}'" + (":*" if self.is_prefix else "")
@@ -95,17 +88,7 @@ class SearchQuery:
 
 
 def _phrase(text: str, *, is_excluded: bool, may_go_on: bool) -> Phrase | None:
-    phrase = _phrase_of(find_words, text, is_excluded=is_excluded, may_go_on=may_go_on)
-    if phrase is None or text.isascii():
-        return phrase
-    earlier = _phrase_of(find_earlier_words, text, is_excluded=is_excluded, may_go_on=may_go_on)
-    return phrase if earlier in (None, phrase) else replace(phrase, earlier=earlier)
-
-
-def _phrase_of(
-    find: Callable[[str], Iterable[Word]], text: str, *, is_excluded: bool, may_go_on: bool
-) -> Phrase | None:
-    words = [word for word in find(text) if word.text]
+    words = [word for word in find_words(text) if word.text]
     # Korean writes particles and endings without a space behind a word, so hardly any text has the word alone.
     is_prefix = may_go_on and (text.endswith("*") or bool(words and _HANGUL_END.search(words[-1].text)))
     # A script without spaces ends with a single character, which is the beginning of a pair where the text goes on.

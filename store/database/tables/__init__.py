@@ -26,7 +26,6 @@ from store.database.tables.derivations import run_totals as run_totals
 from store.database.tables.derivations import summed_days as summed_days
 from store.database.tables.derivations import text_groups as text_groups
 from store.database.tables.derivations import text_hashes as text_hashes
-from store.database.tables.derivations import texts as texts
 from store.database.tables.evidence import effects as effects
 from store.database.tables.evidence import exchanges as exchanges
 from store.database.tables.evidence import gaps as gaps
@@ -48,11 +47,8 @@ from store.database.tables.upkeep import feed_positions as feed_positions
 from store.database.tables.upkeep import object_uses as object_uses
 from store.database.tables.upkeep import objects as objects
 
-GROWING = (exchanges, calls, parts, text_groups, text_hashes)
-"""The tables that get daily partitions."""
-
-PARTITIONED = (*GROWING, texts)
-"""The tables with daily partitions. Of days that are newer or older than a version of the tables, some have none."""
+PARTITIONED = (exchanges, calls, parts, text_groups, text_hashes)
+"""The tables with daily partitions. Of days that are older than a version of the tables, some have none."""
 
 
 def _alter_column(table: Table, column: str, change: str) -> None:
@@ -66,13 +62,12 @@ for _table, _columns in (
     (parts, ("body",)),
     (calls, ("summary",)),
     (feed, ("entries",)),
-    (texts, ("text", "words")),
     (text_groups, ("words", "texts")),
 ):
     for _column in _columns:
         _alter_column(_table, _column, "STORAGE EXTERNAL")
 
-UNCOUNTED = {"texts": "words", "text_groups": "words"}
+UNCOUNTED = {"text_groups": "words"}
 """Columns of which Postgres makes no statistics. Partitions do not inherit that."""
 
 for _name, _column in UNCOUNTED.items():

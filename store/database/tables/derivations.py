@@ -260,26 +260,6 @@ model_answers = Table(
     comment="The answers of models on the days of `model_days`, by which the previous answer to a request is found.",
 )
 
-texts = Table(
-    "texts",
-    metadata,
-    Column("project", Text, nullable=False),
-    Column("run", Text, nullable=False),
-    Column("day", Date, nullable=False),  # the UTC day in the id of its call
-    Column("hash", LargeBinary, nullable=False),  # SHA-256 of role and text, cut to 16 bytes
-    Column("call", Uuid, nullable=False),  # the first call of the run, on that day, that has it
-    Column("started_at", BigInteger, nullable=False),
-    Column("role", Text, nullable=False),  # prompt, answer, arguments or result
-    Column("text", LargeBinary, nullable=False),  # in a form of `blobs`
-    Column("words", TSVECTOR, nullable=False),  # `search.words`
-    primary_key("run", "day", "hash"),
-    # Words that most texts have are found by walking the newest texts, the others by their index.
-    Index(None, "project", "day", "started_at"),
-    Index("texts_words_idx", "words", postgresql_using="gin"),
-    postgresql_partition_by="RANGE (day)",
-    comment="What was said in a run, as it was stored before there were `text_groups`. Nothing is added.",
-)
-
 text_groups = Table(
     "text_groups",
     metadata,

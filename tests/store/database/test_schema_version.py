@@ -372,6 +372,23 @@ async def test_tables_of_an_earlier_version_are_brought_to_ours_with_what_they_h
     await database.close()
 
 
+async def test_an_upgrade_has_the_index_of_words_made_anew(postgres_server: EmbeddedServer) -> None:
+    create(postgres_server, "single_texts")
+    database = Database(url(postgres_server, "single_texts"))
+    await database.connect()
+    async with database.transaction() as connection:
+        await connection.run_sync(partial(upgrade, target="0028"))
+        await connection.execute(text(POSITIONS))
+    await database.prepare()
+    async with database.transaction() as connection:
+        assert (await connection.execute(text("SELECT consumer FROM feed_positions"))).scalars().all() == ["sums/5"]
+    await database.close()
+
+
+POSITIONS = """
+INSERT INTO feed_positions SELECT 'default', consumer, 0, gen_random_uuid() FROM unnest(ARRAY['sums/5', 'texts/1']) AS consumer
+"""
+
 DAY = """
 CREATE TABLE calls_day PARTITION OF calls
 FOR VALUES FROM ('019aa000-0000-0000-0000-000000000000') TO ('019ab000-0000-0000-0000-000000000000');

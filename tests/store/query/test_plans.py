@@ -33,7 +33,6 @@ LARGE = frozenset(
         "calls",
         "exchanges",
         "parts",
-        "texts",
         "text_groups",
         "text_hashes",
         "call_sums",
@@ -100,9 +99,6 @@ INSERT INTO model_answers (project, key, started_at, id, variant, answer)
 SELECT 'default', substring(md5(n::text)::bytea FOR 16), at - (1 + n % 9) * {DAY}, id, 0, '' FROM made;
 INSERT INTO model_days (project, day, changes, variants) SELECT 'default', {BEGUN} - n * {DAY}, 1, decode('90', 'hex') FROM generate_series(1, 9) AS n;
 INSERT INTO summed_days (project, day, is_valid, changes, changed_at) SELECT 'default', {BEGUN} - n * {DAY}, n > 0, 1, {1 << 62} FROM generate_series(0, 9) AS n;
-INSERT INTO texts (project, run, day, hash, call, started_at, role, text, words)
-SELECT 'default', run, (to_timestamp(at / 1e9) AT TIME ZONE 'UTC')::date, md5(n::text)::bytea, id, at, 'prompt', decode('00', 'hex'),
-    to_tsvector('simple', 'word' || n) FROM made;
 INSERT INTO text_groups (project, run, day, id, newest_at, words, texts)
 SELECT 'default', run, (to_timestamp(at / 1e9) AT TIME ZONE 'UTC')::date, id, at, to_tsvector('simple', 'word' || n), decode('{GROUP}', 'hex') FROM made;
 INSERT INTO text_hashes (project, run, day, hash, call, text_group)
@@ -178,13 +174,8 @@ def explained_statements(monkeypatch: pytest.MonkeyPatch) -> list[ExplainedState
 async def fill(database: Database) -> None:
     """Make rows and their statistics, and have Postgres report the plans of later connections."""
     day = dt.datetime.fromtimestamp(NOON // 10**9, dt.UTC).date()
-    days = [day, day - dt.timedelta(days=1)]
-    await Partitions(database).create_missing(days)
+    await Partitions(database).create_missing([day, day - dt.timedelta(days=1)])
     async with database.connection() as connection:
-        for one in days:
-            # As earlier versions have made them.
-            bounds = f"FROM ('{one}') TO ('{one + dt.timedelta(days=1)}')"
-            await connection.execute(f"CREATE TABLE texts_{one:%Y%m%d} PARTITION OF texts FOR VALUES {bounds}")
         for statement in ROWS.split(";\n"):
             await connection.execute(statement)
         name = await connection.fetchval("SELECT current_database()")

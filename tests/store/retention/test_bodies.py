@@ -27,7 +27,7 @@ from tests.store.samples import NOON, SECOND, uuid7
 from tests.store.sums.test_run_sums import derive
 
 DAY = 86_400 * SECOND
-TEXTS = " UNION ALL ".join(f"SELECT FROM {table}" for table in ("parts", "texts", "text_groups", "text_hashes"))
+TEXTS = " UNION ALL ".join(f"SELECT FROM {table}" for table in ("parts", "text_groups", "text_hashes"))
 POLICY = policy({"name": "short", "keep": "90d", "keep_bodies": "7d"})
 
 

@@ -13,7 +13,7 @@ import pytest
 from calls.events import Gap, ReplayReported
 from calls.model import Call, Exchange
 from store.database.connection import Database
-from store.database.tables import GROWING, PARTITIONED, metadata
+from store.database.tables import PARTITIONED, metadata
 from store.erasure.eraser import Eraser
 from store.feed.consumer import ConsumerRunner
 from store.feed.signal import FeedSignal
@@ -218,22 +218,13 @@ async def test_a_day_that_an_erasure_empties_is_there_again_for_what_is_recorded
 async def test_a_day_that_an_earlier_version_filled_is_cleared(database: Database, status: int, way: str) -> None:
     await store(database, [make_exchange("old", 20, 1), make_exchange("kept", 20, 2, status=status)])
     day = (await fetch(database, "SELECT to_timestamp(min(started_at) / 1e9)::date AS day FROM runs"))[0]["day"]
-    name = f"texts_{day:%Y%m%d}"
-    await fetch(database, f"CREATE TABLE {name} PARTITION OF texts FOR VALUES FROM ('{day}') TO ('{day}'::date + 1)")
-    await fetch(database, SINGLE_TEXTS)
     for table in ("text_groups", "text_hashes"):
         await fetch(database, f"DROP TABLE {table}_{day:%Y%m%d}")
     await fetch(database, "UPDATE runs SET active_at = newest_at")
     result = await retention(database).run_once()
     assert [one.way for one in result.days] == [way]
-    left = [row["run"] for row in await fetch(database, "SELECT run FROM texts")]
+    left = [row["run"] for row in await fetch(database, "SELECT run FROM exchanges")]
     assert left == (["kept"] if way == "rewritten" else [])
-
-
-SINGLE_TEXTS = """
-INSERT INTO texts (project, run, day, hash, call, started_at, role, text, words)
-SELECT project, run, to_timestamp(started_at / 1e9)::date, '', id, 1, 'prompt', '', '' FROM exchanges
-"""
 
 
 async def test_a_pass_that_was_killed_is_continued_and_a_new_run_of_the_name_begins_empty(
@@ -371,7 +362,7 @@ async def test_the_swap_gives_way_to_a_query_and_tries_again(
     assert [row["run"] for row in await fetch(database, "SELECT run FROM exchanges")] == ["kept"]
     # The new partitions have the indexes of their tables, each once, and none beside them.
     indexes = await fetch(database, INDEXES)
-    assert len({row["parent"] for row in indexes}) == len(GROWING)
+    assert len({row["parent"] for row in indexes}) == len(PARTITIONED)
     assert [row["child"] for row in indexes if row["own"] != row["of_parent"]] == []
 
 

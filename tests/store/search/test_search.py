@@ -1,6 +1,6 @@
 """What was said in runs is found over REST, with the step where it was said, and nothing else is."""
 
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -12,8 +12,7 @@ from store.database.connection import Database
 from store.feed.consumer import ConsumerRunner
 from store.feed.signal import FeedSignal
 from store.ingest.batch_writer import BatchWriter, DerivedExchange
-from store.search import group_lookup, groups, lookup, lookup_plans
-from store.search.earlier_words import find_earlier_words
+from store.search import group_lookup, lookup, lookup_plans
 from store.search.groups import read_group
 from store.search.index import TextIndex
 from store.search.lookup import TextLookup
@@ -227,31 +226,3 @@ async def test_lists_select_among_the_newest_texts_without_a_hole(
                 monkeypatch.setattr(group_lookup, "FIRST_PAGE", page)
                 calls = await TextLookup(database, "default").find_calls(SearchQuery.parse("zeb*"))
                 assert calls == tuple(dict.fromkeys(texts[:limit])), (limit, frequent, page)
-
-
-@pytest.mark.parametrize(
-    ("text", "query", "other"),
-    [
-        ("Un café crème", "café", "-café"),
-        ("मुझे हिन्दी में बताओ", "हिन्दी", "-हिन्दी"),
-        ("ﾃﾞｰﾀを返す", "ﾃﾞｰﾀ", "-ﾃﾞｰﾀ"),
-        ("Việt Nam", "Việt*", "-Việt"),
-    ],
-)
-async def test_what_an_earlier_version_has_indexed_is_found(
-    running_store: RunningStore, database: Database, monkeypatch: pytest.MonkeyPatch, text: str, query: str, other: str
-) -> None:
-    """Earlier versions kept accents, and divided words at marks; their index is not made anew."""
-
-    def earlier_words(texts: Iterable[str]) -> set[str]:
-        return {word.text for one in texts for word in find_earlier_words(one) if word.text}
-
-    monkeypatch.setattr(groups, "distinct_words", earlier_words)
-    await store(database, "earlier", system=text)
-    assert [one["run"] for one in await search(running_store, query)] == ["earlier"]
-    monkeypatch.undo()
-    await store(database, "now", system=text)
-    found = await search(running_store, query)
-    assert {one["run"] for one in found} == {"earlier", "now"}
-    assert all(one["highlights"] for one in found)
-    assert await search(running_store, f"{query} {other}") == []
