@@ -131,15 +131,13 @@ async def test_the_rows_of_a_run_are_not_planned_for_each_run_anew(tmp_path: Pat
     assert [tuple(one) for one in plans] == [(2, 0)]
 
 
-# An earlier version stored `wishes`.
-@pytest.mark.parametrize("member", ["requested", "wishes"])
 async def test_a_replay_that_has_the_name_of_a_run_is_answered_by_its_own_recording(
-    member: str, tmp_path: Path, database: Database
+    tmp_path: Path, database: Database
 ) -> None:
     async with open_store(tmp_path / "spool", database, follows=False) as running_store:
         await import_bundle(running_store)
         await import_bundle(running_store, content("fork", conversation("fork")))
-        report = {"id": "fork", "run": RUN, member: {"overrides": [], "fork": None, "options": {}}}
+        report = {"id": "fork", "run": RUN, "requested": {"overrides": [], "fork": None, "options": {}}}
         writer = BatchWriter(database, project="default", profile=PROFILES.digest, signal=running_store.signal)
         await writer.write_batch((), replays=[ReplayReported("fork", json.dumps(report).encode())])
         # What cannot be said of the run of that name does not matter.
@@ -148,7 +146,7 @@ async def test_a_replay_that_has_the_name_of_a_run_is_answered_by_its_own_record
             await connection.execute("UPDATE runs SET bodies_erased_at = 1 WHERE id = 'fork'")
         answer = await running_store.api.get("/v1/replays/fork/rows")
         named, recording = packed.read_named_recording(answer.content)
-        assert (named.run, named.requested) == (RUN, report[member])
+        assert (named.run, named.requested) == (RUN, report["requested"])
         assert recording is not None
         assert recording.exchanges == (await fetch_bundle(running_store, RUN)).exchanges
         is_problem(await running_store.api.get("/v1/runs/fork/rows"), 410)

@@ -170,8 +170,7 @@ def _requested_options(report: Mapping[str, Any] | None) -> dict[str, Any] | Non
     """Return what a client of the API requested of a replay or fork; None of a replay by a command, and without a report."""
     if report is None:
         return None
-    # Earlier versions have stored it as `wishes`.
-    requested: dict[str, Any] | None = report.get("requested", report.get("wishes"))
+    requested: dict[str, Any] | None = report.get("requested")
     return requested
 
 
