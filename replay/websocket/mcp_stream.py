@@ -218,11 +218,14 @@ class McpStreams:
     def _awaiting_answer(self, recorded: RecordedExchange, exchange: Exchange) -> McpStream | None:
         """An answer to a POST that waits for what the client sends meanwhile."""
         assert exchange.response is not None
+        own_messages = body_messages(exchange.request.body.data)
+        own_ids = {message.get("id") for message in own_messages if "method" in message} - {None}
+        if not own_ids:
+            return None  # A notification or an answer is only accepted.
         entries = islice(self._requests_meanwhile(recorded, exchange), _REQUESTS_READ)
         requests = [_sent_request(entry) for entry in entries if not entry.is_heavy]
         if not requests:
             return None
-        own_ids = {message.get("id") for message in body_messages(exchange.request.body.data) if "method" in message}
         messages = _stream_messages(exchange) if is_stream(exchange.response) else ()
         questions = {message.get("id") for message in messages if "method" in message} - {None}
         cancels = [one for one in requests if _cancels(one.messages, own_ids)]

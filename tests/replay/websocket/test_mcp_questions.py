@@ -179,6 +179,21 @@ async def test_calls_in_any_order_get_their_questions_before_their_answers(
     assert (report["verdict"], report["unused"]) == ("right", 0)
 
 
+async def test_an_answer_to_a_question_is_accepted_at_once() -> None:
+    session = replay_of(
+        timed_exchange(1, LISTEN, events_at((12, event(question(0, "a"))), (16, event(question(1, "a again")))), 0, 60),
+        timed_exchange(2, send(call(1, "a")), events_at((29, event(result(1, "a")))), 10, 40),
+        # The next question came, and was answered, before the first answer had been accepted.
+        timed_exchange(3, send(reply(0, "a")), Response(status=202, reason="Accepted", body=body(b"ok")), 14, 25),
+        timed_exchange(4, send(reply(1, "a again")), ACCEPTED, 18, 19),
+    )
+    client = Client(session)
+    await client.open(LISTEN)
+    await client.send(call(1, "a"))
+    accepted = await client.send(reply(0, "a"))
+    assert [piece.ready_data for piece in accepted.pieces] == [None]
+
+
 @pytest.mark.parametrize("first", ASKED)
 async def test_a_call_that_comes_alone_waits_for_no_other_call(first: str) -> None:
     session = streamable_replay()
