@@ -174,6 +174,19 @@ def test_what_the_server_would_see_differently_has_another_key(other: dict[str, 
     assert key(URL, other, VERSION) != key(URL, tool(), VERSION)
 
 
+@pytest.mark.parametrize(("method", "name"), [("cancelled", "requestId"), ("progress", "progressToken")])
+def test_which_number_a_request_had_is_not_in_the_key_of_what_is_said_about_it(method: str, name: str) -> None:
+    def notification(number: int | str, reason: str = "late") -> dict[str, Any]:
+        return {"jsonrpc": "2.0", "method": f"notifications/{method}", "params": {name: number, "message": reason}}
+
+    assert key(URL, notification(3), VERSION) == key(URL, notification(1), VERSION)
+    assert key(URL, notification("b6f0"), VERSION) == key(URL, notification(1), VERSION)
+    assert key(URL, notification(1, "no more"), VERSION) != key(URL, notification(1), VERSION)
+    batches = [[notification(one), notification(other)] for one, other in ((1, 2), (2, 1), (1, 1))]
+    keys = [key(URL, batch, VERSION) for batch in batches]
+    assert keys[0] == keys[1] != keys[2]
+
+
 def test_the_version_of_the_protocol_is_in_the_key() -> None:
     assert key(URL, tool(), VERSION) != key(URL, tool(), ("mcp-protocol-version", "2025-06-18"))
 
