@@ -7,6 +7,7 @@ in prose and code only one with a digit, and next to the name in a list only one
 import re
 from functools import cache
 
+from calls.redaction.rules.command_values import COMMANDS
 from calls.redaction.rules.listed_values import CONTAINERS
 from calls.redaction.rules.option_values import COOKIES, OPTIONS, PARAMETERS, is_own_variable
 from calls.redaction.rules.packed_values import PACKED
@@ -290,6 +291,7 @@ NAMED: tuple[SecretRule, ...] = (
     _IDENTIFIED_BY,
     _VALUE_BEFORE_NAME,
     PACKED,
+    *COMMANDS,
     *OPTIONS,
     *PARAMETERS,
 )

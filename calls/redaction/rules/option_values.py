@@ -2,10 +2,9 @@
 
 import re
 
-from calls.redaction.rules.patterns import Repeat, Word
+from calls.redaction.rules.patterns import Either, Repeat, Word
 from calls.redaction.rules.secret_names import LIKELY_PARAMETERS, SECRET_NAMES, SECRET_PARAMETERS
 from calls.redaction.rules.secret_rule import (
-    LOOKBEHIND,
     Real,
     SecretRule,
     end_of_run,
@@ -15,11 +14,9 @@ from calls.redaction.rules.secret_rule import (
     is_token_like,
     reject_replaced,
 )
-from calls.redaction.rules.value_syntax import ASSIGNMENT, MAYBE_QUOTE, QUOTE, VALUE, is_in_query, named_end, word_end
+from calls.redaction.rules.value_syntax import ASSIGNMENT, MAYBE_QUOTE, NEXT_ITEM, QUOTE, VALUE, is_in_query, named_end
 
-_CURL = re.compile(rb"\b(?:curl|wget|http)\b")
-_MYSQL = re.compile(rb"\b(?:mysql|mariadb)[\w-]*[^\n|;&]*\Z")
-_OPTION_NAMES = ("token", "secret", "pass", "auth", "access~key", *SECRET_NAMES)
+_OPTION_NAMES = ("token", "bearer", "secret", "pass", "auth", "access~key", *SECRET_NAMES)
 OPTIONS = (
     SecretRule(
         kind="J",
@@ -27,36 +24,10 @@ OPTIONS = (
             Word(("--",)),
             Repeat("[a-zA-Z0-9-]", 0, 24),
             Word(_OPTION_NAMES, nocase=True),
-            Repeat("[ =]", 1, 2),
-            *MAYBE_QUOTE,
+            Either((NEXT_ITEM, (Repeat("[ =]", 1, 2), *MAYBE_QUOTE))),
         ),
         end=named_end,
         is_real=lambda data, lead, start, stop: _is_no_option(data, start) and is_assigned(data, lead, start, stop),
-        is_bounded=False,
-    ),
-    SecretRule(
-        kind="U",  # curl -u name:password
-        lead=(
-            Word((" -u", " --user", " --proxy-user")),
-            Repeat("[ =]", 0, 2),
-            *MAYBE_QUOTE,
-            Repeat(r"[^\s:\"'\\]", 1, 48),
-            Word((":",)),
-        ),
-        end=lambda _data, _at: word_end,
-        is_real=lambda data, lead, start, stop: (
-            _CURL.search(data, max(0, lead - LOOKBEHIND), lead) is not None and is_actual_value(data, lead, start, stop)
-        ),
-        is_bounded=False,
-    ),
-    SecretRule(
-        kind="U",  # mysql -pPASSWORD: with a space after -p, the next word is the database
-        lead=(Word((" -p",)), *MAYBE_QUOTE),
-        end=named_end,
-        is_real=lambda data, lead, start, stop: (
-            _MYSQL.search(data, max(0, lead - LOOKBEHIND), lead) is not None
-            and is_actual_value(data, lead, start, stop)
-        ),
         is_bounded=False,
     ),
     SecretRule(  # .npmrc

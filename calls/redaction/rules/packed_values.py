@@ -5,7 +5,7 @@ from collections.abc import Iterator
 
 from calls.redaction.rules.patterns import Either, Repeat, Word
 from calls.redaction.rules.secret_names import SECRET_NAMES
-from calls.redaction.rules.secret_rule import LOOKBEHIND, End, SecretRule, reject_replaced
+from calls.redaction.rules.secret_rule import End, SecretRule, reject_replaced
 
 _HEADERS = (
     (Repeat("[\xa0-\xbf]", 1, 1),),  # MessagePack: a string of up to 31 bytes
@@ -14,6 +14,7 @@ _HEADERS = (
     (Repeat("[\x60-\x77]", 1, 1),),  # CBOR: a string of up to 23 bytes
     (Repeat("[\x78\x58]", 1, 1), Repeat("[\x00-\xff]", 1, 1)),
 )
+_LONGEST_NAME = 64
 _PRINTABLE = re.compile(rb"[\x21-\x7e]+")
 
 
@@ -46,7 +47,7 @@ def _header_before(data: bytes, at: int) -> Iterator[tuple[int, int]]:
 
 def _has_header(data: bytes, end: int) -> bool:
     """Return whether the name that ends here is preceded by a header with its length."""
-    for size in range(4, min(LOOKBEHIND, end)):
+    for size in range(4, min(_LONGEST_NAME, end)):
         first = data[end - size - 1]
         if first in (0xA0 | size, 0x60 | size) and size < 32:
             return True

@@ -48,7 +48,7 @@ class SecretRule(msgspec.Struct, frozen=True, kw_only=True):
     """The number of bytes after the secret's end that the rule may examine."""
 
 
-LOOKBEHIND = 64
+LOOKBEHIND = 96
 """The number of bytes before a secret that a rule may examine."""
 
 # A word may start right after an escape of JSON or of a URL, even though the escape's last character is a letter; after
