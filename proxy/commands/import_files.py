@@ -20,8 +20,13 @@ from store.foreign import read
 from store.foreign.adopt import Adoption, adopt_bundle
 from store.foreign.contents import Format, Found, NotReadable, SkippedEntry
 
-IMPORT_TIMEOUT = 600.0
+IMPORT_TIMEOUT = 3600.0
 """Seconds that the store server may take to store one file."""
+
+GOES_ON = (
+    "interrupted, but the store server has the whole file and goes on storing it; import the file again to wait for"
+    " that, or erase its run when it is stored"
+)
 
 PROGRESS_INTERVAL = 2.0
 """Seconds between progress messages."""
@@ -122,9 +127,12 @@ def _import_foreign_file(api: Api, file: Path, source: read.Source, run: str, op
         default_started_at=file.stat().st_mtime_ns,
         extra_headers=options.extra_headers,
     )
+    began = time.monotonic()
     with tempfile.TemporaryFile() as content:
         content.writelines(adopt_bundle(adoption, _report_progress(source, file), options.profiles, file.name))
         content.seek(0)
+        if time.monotonic() - began > PROGRESS_INTERVAL:
+            click.echo(f"playhead: storing {count_text(adoption.exchanges, 'exchange')} as run {run}", err=True)
         imported = _send_bundle(api, content, None)
     notes = [f"{note} ({number} of {adoption.exchanges})" for note, number in adoption.notes.items()]
     return ImportedFile(file=file, run=imported, form=source.form, skipped=adoption.skipped, notes=notes)
@@ -143,9 +151,14 @@ def _report_progress(source: read.Source, file: Path) -> Iterator[Found]:
 
 
 def _send_bundle(api: Api, content: IO[bytes], name: str | None) -> Mapping[str, Any]:
-    run: Mapping[str, Any] = api.post(
-        "/import", content=_read_pieces(content), params={"as": name} if name else {}, timeout=IMPORT_TIMEOUT
-    )
+    try:
+        run: Mapping[str, Any] = api.post(
+            "/import", content=_read_pieces(content), params={"as": name} if name else {}, timeout=IMPORT_TIMEOUT
+        )
+    except KeyboardInterrupt:
+        if not content.read(1):
+            click.echo(f"playhead: {GOES_ON}", err=True)
+        raise
     return run
 
 
