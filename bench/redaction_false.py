@@ -97,6 +97,8 @@ def _report(redactor: Redactor, *, show: bool, personal_data: bool) -> None:
 
 SECRETS = frozenset(
     [
+        "9caf06bb4436",
+        "3c42a1d04a07",
         "b68919aff001",
         "dc88cb47691d",
         "98483c6eb40b",

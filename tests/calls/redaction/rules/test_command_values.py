@@ -72,16 +72,16 @@ def words(command: str) -> str:
     return json.dumps({"command": shlex.split(command)})
 
 
-def nested(form: Callable[[str], str]) -> Callable[[str], str]:
+def within_json(form: Callable[[str], str]) -> Callable[[str], str]:
     return lambda command: json.dumps({"arguments": form(command)})
 
 
 FORMS = {
     "text": lambda command: command,
     "json": line,
-    "json in json": nested(line),
+    "json in json": within_json(line),
     "words": words,
-    "words in json": nested(words),
+    "words in json": within_json(words),
 }
 
 
