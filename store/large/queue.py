@@ -10,6 +10,7 @@ import logging
 import os
 from collections import deque
 from collections.abc import Awaitable, Callable
+from contextlib import suppress
 from pathlib import Path
 from typing import Final, NamedTuple, Protocol
 
@@ -24,7 +25,7 @@ from store.large.jobs import HelperJob, Reply, StoringJob
 log = logging.getLogger(__name__)
 
 MAX_KEPT_FILES: Final = 100
-"""Exchanges that were set aside and are tried again after a start. Each may take minutes."""
+"""Exchanges that were set aside and are tried again after a start. Each may take minutes. The next start tries the next ones."""
 
 RETRY_PAUSES: Final = (0.2, 5.0)
 """Seconds between two attempts while Postgres is unavailable: at first, and at most."""
@@ -105,12 +106,15 @@ class LargeQueue:
     async def _store_kept_file(self, file: Path) -> None:
         """Store an exchange that an earlier store server could not store; leave its file if this one cannot either."""
         job = StoringJob(file=str(file), source=f"{self._damaged.name}/{file.name}", is_cut_off=None)
+        with suppress(OSError):
+            # Before: one at which this process is killed must not be the first of each start.
+            await asyncio.to_thread(os.utime, file)
         try:
             reply = await self._run_with_fallback(file.stem, job)
         except OSError as error:  # no process could be started for it: nothing else waits for this file
             reply = Reply(failed=str(error))
         if reply.failed:
-            log.warning("%s cannot be stored yet: %s; it is tried again at the next start", file, reply.failed)
+            log.warning("%s cannot be stored yet: %s; a later start tries it again", file, reply.failed)
             return
         log.info("the large exchange %s, which could not be stored before, is stored", file.stem)
         try:
@@ -179,10 +183,10 @@ def _read_request_event(file: Path) -> RequestStarted | None:
 
 
 def _kept_files(damaged: Path) -> list[Path]:
-    """Return the files of exchanges that were set aside, the newest first."""
+    """Return files of exchanges that were set aside, those first which were tried the longest time ago."""
     try:
         found = [one for one in os.scandir(damaged) if one.name.endswith(".parked") and one.is_file()]
-        found.sort(key=lambda one: one.stat().st_mtime, reverse=True)
+        found.sort(key=lambda one: one.stat().st_mtime)
     except OSError:
         return []
     return [Path(one.path) for one in found[:MAX_KEPT_FILES]]

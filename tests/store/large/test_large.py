@@ -3,6 +3,7 @@
 import asyncio
 import gzip
 import json
+import os
 import resource
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
@@ -30,6 +31,7 @@ from store.database.connection import Database
 from store.ingest.batch_writer import BatchWriter
 from store.ingest.drain import WORKER_DIED, Drain
 from store.ingest.ingester import Ingester
+from store.large import queue as queue_module
 from store.large.helper import Helper
 from store.large.jobs import HelperConfig, HelperJob, RenderResult, Reply, StoringJob
 from store.large.storing import LargeStore
@@ -232,6 +234,42 @@ async def test_the_next_store_server_stores_what_could_not_be_stored(
         reasons = [gap.reason for gap in await Runs(database).gaps(RUN) if gap.exchange == cut.id]
         assert WORKER_DIED in reasons
         assert WORKER_DIED not in [gap.reason for gap in await Runs(database).gaps(RUN) if gap.exchange == sent.id]
+
+
+async def test_each_start_tries_those_that_were_tried_the_longest_time_ago(
+    tmp_path: Path, database: Database, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(queue_module, "MAX_KEPT_FILES", 1)
+    tries: list[str] = []
+
+    class Failing:
+        def __init__(self) -> None:
+            self.has_tried = asyncio.Event()
+
+        async def run(self, job: HelperJob) -> Reply:
+            assert job.store
+            if job.store.underived:
+                self.has_tried.set()
+            else:
+                tries.append(Path(job.store.file).stem)
+            return Reply(failed="there is no memory")
+
+        async def close(self) -> None:
+            pass
+
+    kept = tmp_path / "damaged"
+    kept.mkdir()
+    names = [exchange(number).id for number in range(3)]
+    for age, name in enumerate(names):
+        (kept / f"{name}.parked").write_bytes(b"")
+        os.utime(kept / f"{name}.parked", (1_000_000_000 + age, 1_000_000_000 + age))
+    for _ in range(4):
+        large = Failing()
+        derive = partial(derive_call, profiles=PROFILES)
+        async with running(Ingester(tmp_path / "spool", BatchWriter(database), derive, large=large)):
+            async with asyncio.timeout(20):
+                await large.has_tried.wait()
+    assert tries == [*names, names[0]]
 
 
 async def test_what_is_tried_again_does_not_end_the_store_server_where_no_process_can_be_started(
