@@ -37,7 +37,7 @@ async def up(settings: Settings, say: Callable[[str], None]) -> None:
     """Run until SIGTERM, SIGHUP or Ctrl-C, after printing the ready line on stdout."""
     _require_recordings(settings)
     stopped = asyncio.Event()
-    call_when_stopped(stopped.set)
+    call_when_stopped(lambda _signal: stopped.set())
     processes = CommandProcesses(settings)
     with _hold_data_directory(processes), reserve_ports(settings) as (port, api_port):
         async with processes:

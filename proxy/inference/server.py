@@ -168,7 +168,7 @@ async def serve(directory: Path, options: ServerOptions, announce: Callable[[str
         check_threads(options.threads, usable_cpus())
     port = free_port(options.host, options.port)
     stop = asyncio.Event()
-    call_when_stopped(stop.set)
+    call_when_stopped(lambda _signal: stop.set())
     announce(
         f"starting unmodified vLLM with {options.model}: nothing is patched, checked or claimed"
         if options.stock

@@ -15,12 +15,12 @@ def is_hangup_ignored() -> bool:
 
 
 def call_when_stopped(
-    stop: Callable[[], object], numbers: Sequence[signal.Signals] = (signal.SIGTERM, signal.SIGINT)
+    stop: Callable[[signal.Signals], object], numbers: Sequence[signal.Signals] = (signal.SIGTERM, signal.SIGINT)
 ) -> None:
-    """Have the event loop call this on these signals and SIGHUP."""
+    """Have the event loop call this with the signal on these signals and SIGHUP."""
     loop = asyncio.get_running_loop()
     for number in numbers:
-        loop.add_signal_handler(number, stop)
+        loop.add_signal_handler(number, stop, number)
     if not is_hangup_ignored():
         loop.add_signal_handler(signal.SIGHUP, _stop_after_hangup, stop)
 
@@ -54,9 +54,9 @@ def leave_closed_terminal() -> None:
         os.close(nowhere)
 
 
-def _stop_after_hangup(stop: Callable[[], object]) -> None:
+def _stop_after_hangup(stop: Callable[[signal.Signals], object]) -> None:
     leave_closed_terminal()
-    stop()
+    stop(signal.SIGHUP)
 
 
 def _is_closed(descriptor: int) -> bool:

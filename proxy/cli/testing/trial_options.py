@@ -107,17 +107,23 @@ def given_settings(flags: dict[str, Any]) -> dict[str, Any]:
 
 def run_until_stopped[T](work: Coroutine[Any, Any, T]) -> T:
     """Run this to its end. SIGTERM and SIGHUP stop it like Ctrl-C: what was started is ended, and scratch directories are removed."""
+    signals: list[signal.Signals] = []
 
     async def run() -> T:
         task = asyncio.current_task()
         assert task is not None
-        call_when_stopped(task.cancel, [signal.SIGTERM])
+
+        def stop(number: signal.Signals) -> None:
+            signals.append(number)
+            task.cancel()
+
+        call_when_stopped(stop, [signal.SIGTERM])
         return await work
 
     try:
         return asyncio.run(run())
     except asyncio.CancelledError:
-        raise click.exceptions.Exit(128 + signal.SIGTERM) from None
+        raise click.exceptions.Exit(128 + (signals or [signal.SIGTERM])[0]) from None
 
 
 def show_progress(line: str) -> None:

@@ -148,3 +148,25 @@ def test_an_unfinished_file_is_removed(tmp_path: Path, program: str, number: sig
         process.send_signal(number)
         assert process.wait(60) == 128 + number
     assert not list(directory.iterdir())
+
+
+TRIALS = """
+import asyncio, sys, click
+from proxy.cli.testing.trial_options import run_until_stopped
+async def wait():
+    print("BEGAN", flush=True)
+    await asyncio.sleep(60)
+try:
+    run_until_stopped(wait())
+except click.exceptions.Exit as exit:
+    sys.exit(exit.exit_code)
+"""
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP])
+def test_trials_that_are_stopped_say_by_which_signal(number: signal.Signals) -> None:
+    with subprocess.Popen([sys.executable, "-c", TRIALS], stdout=subprocess.PIPE, env=surroundings()) as process:
+        assert process.stdout is not None
+        assert process.stdout.readline() == b"BEGAN\n"
+        process.send_signal(number)
+        assert process.wait(60) == 128 + number
