@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from proxy.capture.namespace.launch import InsideProcess
 
     # Most commands are captive, and not watched.
-    from proxy.capture.watch.watcher import How
+    from proxy.capture.watch.watcher import Escape, How
 
 WITHOUT_RULES: Final = "PLAYHEAD_TEST_WITHOUT_NF_TABLES"
 """A variable for tests: if it is set, commands run as on a kernel without nf_tables."""
@@ -283,18 +283,23 @@ async def _run_with_variables(
         not_captive_reason=not_captive_reason,
         real_clock_reason="the command was not captive" if plan.has_recorded_clock else "",
         not_watched_reason=watched.reason or None,
-        connections=[
-            {
-                "destination": one.destination,
-                "protocol": one.protocol,
-                "outcome": "refused" if one.is_refused else "escaped",
-                "past_proxy": True,
-                "reason": one.sentence,
-                "count": one.count,
-            }
-            for one in watched.escapes
-        ],
+        connections=[_escape_report(one) for one in watched.escapes],
     )
+
+
+def _escape_report(escape: "Escape") -> dict[str, Any]:
+    """Return a connection past the proxy in the form of the proxy worker's report."""
+    from proxy.capture.watch.local_services import is_message_bus
+
+    return {
+        "destination": escape.destination,
+        "protocol": escape.protocol,
+        "outcome": "refused" if escape.is_refused else "escaped",
+        # As with a captive command, at a refused bus libraries look by themselves.
+        "past_proxy": not (escape.is_refused and is_message_bus(escape.destination)),
+        "reason": escape.sentence,
+        "count": escape.count,
+    }
 
 
 def _own_addresses(plan: CommandPlan) -> Iterator[tuple[str, int]]:

@@ -9,6 +9,9 @@ from pathlib import Path
 
 import pytest
 
+from proxy.capture.command import _escape_report
+from proxy.capture.watch.watcher import Escape
+from replay.report import report_with_escapes
 from tests.support.service import command
 
 pytestmark = [
@@ -161,6 +164,21 @@ async def test_where_no_namespace_can_be_had_a_replay_refuses_the_refund(
 
     code, _, err = await playhead("replay", data, str(bundle), "--allow-local", place, *agent, within=without)
     assert (code, shop.refunds) == (0, 2), err
+
+
+@pytest.mark.parametrize(
+    ("path", "is_refused", "verdict"),
+    [
+        ("/run/user/1000/bus", True, "right"),
+        ("/run/user/1000/bus", False, "diverged"),
+        ("/run/mysqld/mysqld.sock", True, "diverged"),
+    ],
+)
+def test_a_bus_that_a_watched_replay_refuses_does_not_count(path: str, is_refused: bool, verdict: str) -> None:
+    """As with a captive command: desktop libraries look there by themselves."""
+    report = _escape_report(Escape(protocol="unix", destination=path, count=1, is_refused=is_refused))
+    whole = {"verdict": "right", "refused": 0, "refusals": [], "first_divergence": None, "connections": [report]}
+    assert report_with_escapes(whole)["verdict"] == verdict
 
 
 @pytest.mark.parametrize("isolation", ["auto", "off"])
