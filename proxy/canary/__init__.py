@@ -6,6 +6,7 @@ credentials      the key of an environment variable in place of the redacted one
 ask              the program that sends them; it is recorded as a run
 traffic          what ordinary traffic says of the models
 shots            one shot of a canary: ask, add what was found, tell
+webhook          tell a webhook that a model has changed
 report           show canaries
 schedule         shots at their times, while `up` runs
 """

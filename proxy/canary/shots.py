@@ -9,7 +9,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
-import httpx2
 import msgspec
 
 from calls.canary.canary_state import CanaryRules, CanaryState, PinnedForms, begin_canary
@@ -19,6 +18,7 @@ from calls.redaction.redactor import Redactor
 from proxy.canary.canary_settings import CanarySettings, ModelAddress
 from proxy.canary.pinned_calls import PinnedCall, load_pinned_calls
 from proxy.canary.traffic import look_at_traffic
+from proxy.canary.webhook import call_webhook
 from proxy.capture.command import IsolationOptions
 from proxy.commands.record import new_run_id, record
 from proxy.errors import Failure
@@ -28,8 +28,6 @@ from proxy.settings import Settings
 from store.diff.steps import StepReader
 
 TIMEOUT: Final = 120.0
-WEBHOOK_TIMEOUT: Final = 10.0
-WEBHOOK_TRIES: Final = 3
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -81,7 +79,7 @@ async def run_shot(
                 canary_state = api.post(f"/canaries/{path_segment(canary.name)}/shots", json=shot)
     if not result["answers"] and canary_state["verdict"] == "unchanged":
         canary_state = {**canary_state, "verdict": "cannot tell", "reason": "nobody answered in this shot"}
-    problem = await _call_webhook(canary.webhook, canary_state) if canary.webhook and canary_state["is_news"] else None
+    problem = await call_webhook(canary.webhook, canary_state) if canary.webhook and canary_state["is_news"] else None
     return ShotResult(
         canary=canary_state,
         asked=len(result["answers"]) + result["failed"],
@@ -210,19 +208,3 @@ def _with_exchanges(api: Api, run: str, result: Mapping[str, Any]) -> list[dict[
         }
         for one in result["answers"]
     ]
-
-
-async def _call_webhook(url: str, canary_state: Mapping[str, Any]) -> str | None:
-    """Post a canary to its webhook. Return why that failed."""
-    problem = ""
-    async with httpx2.AsyncClient(timeout=WEBHOOK_TIMEOUT) as client:
-        for _ in range(WEBHOOK_TRIES):
-            try:
-                answer = await client.post(url, json={"event": "canary.changed", "canary": dict(canary_state)})
-            except httpx2.HTTPError as error:
-                problem = f"{type(error).__name__}: {error}"
-            else:
-                if answer.status_code < 300:
-                    return None
-                problem = f"it answered {answer.status_code}"
-    return f"the webhook {url} was not told: {problem}"
