@@ -12,7 +12,7 @@ from typing import Any, Final, Literal, get_args
 import msgspec
 
 from calls.codec.canonical import canonical_json, digest
-from calls.keys.rules import AnswerPlaces, FieldClass, Plan, RuleAtPath, compile_rules
+from calls.keys.rules import AnswerPlaces, FieldClass, PlainFold, Plan, RuleAtPath, compile_rules
 from calls.model import Json, Request
 from calls.route import Route, route_request
 
@@ -146,20 +146,7 @@ class AnswerRules(msgspec.Struct, frozen=True, kw_only=True):
     """Paths into the body of an answer that are not compared."""
 
 
-PLAIN_FOLDS: Final = (
-    "null",
-    "text",
-    "json",
-    "id",
-    "message",
-    "single",
-    "bare",
-    "bytes",
-    "schema",
-    "names",
-    "own",
-    "graphql",
-)
+PLAIN_FOLDS: Final[tuple[PlainFold, ...]] = get_args(PlainFold.__value__)
 """The folds that are lists of paths, without further parameters."""
 
 

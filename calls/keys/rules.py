@@ -20,24 +20,12 @@ if TYPE_CHECKING:
 
 type FieldClass = Literal["key", "transient", "identity", "secret"]
 
-type Rule = Literal[
-    FieldClass,
-    "null",
-    "text",
-    "json",
-    "id",
-    "message",
-    "single",
-    "bare",
-    "bytes",
-    "schema",
-    "names",
-    "own",
-    "graphql",
-    "default",
-    "nonce",
-    "answers",
+type PlainFold = Literal[
+    "null", "text", "json", "id", "message", "single", "bare", "bytes", "schema", "names", "own", "graphql"
 ]
+"""A fold that is a list of paths, without further parameters."""
+
+type Rule = Literal[FieldClass, PlainFold, "default", "nonce", "answers"]
 """The effect of a rule: a class, or a fold (described in `profile.Folds`)."""
 
 type At = str | tuple[At, str | int]
