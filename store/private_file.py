@@ -23,6 +23,9 @@ _OTHERS_WRITE = 0o002
 BACKLOG: Final = 128
 """Connections that the system holds until they are accepted."""
 
+_ATTEMPTS: Final = 5
+"""How often the directory of a socket is made again, because a process that ended has removed it while it was empty."""
+
 
 class NotPrivate(Exception):
     """Other users may know a secret. The message says what is wrong and what to do."""
@@ -138,7 +141,14 @@ def _written_part(path: Path, content: bytes) -> Iterator[Path]:
 
 def listen_privately(path: Path, kind: socket.SocketKind) -> socket.socket:
     """Return a socket that does not block and listens on this path. Raises OSError."""
-    path.parent.mkdir(mode=0o700, exist_ok=True)
+    for _ in range(_ATTEMPTS):
+        path.parent.mkdir(mode=0o700, exist_ok=True)
+        with contextlib.suppress(FileNotFoundError):
+            return _listen(path, kind)
+    return _listen(path, kind)
+
+
+def _listen(path: Path, kind: socket.SocketKind) -> socket.socket:
     # A process that starts at the same time removes a socket that refuses it, as this one does before listen(). Only then is it given
     # the name by which others find it, and before that its mode.
     unfinished = path.with_suffix(f".n{path.suffix[1:2]}")  # not longer: the length of such a path is limited

@@ -15,6 +15,7 @@ from typing import Any, Final, Literal, Protocol
 
 import msgspec
 
+from proxy.capture.control_path import remove_directory_elsewhere
 from proxy.errors import Failure
 from store.private_file import listen_privately, remove_abandoned_sockets
 
@@ -79,6 +80,7 @@ class ControlSocket:
         asyncio.get_running_loop().remove_reader(self._listener.fileno())
         self._listener.close()
         self.path.unlink(missing_ok=True)
+        remove_directory_elsewhere(self.path)
         for task in list(self._connections):
             task.cancel()
         await asyncio.gather(*self._connections, return_exceptions=True)

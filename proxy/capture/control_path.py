@@ -3,6 +3,7 @@
 import hashlib
 import os
 import tempfile
+from contextlib import suppress
 from pathlib import Path
 from typing import Final
 
@@ -26,3 +27,10 @@ def control_path(root: Path, name: str) -> Path:
         return path
     digest = hashlib.sha256(os.fsencode(root)).hexdigest()[:16]
     return Path(tempfile.gettempdir()) / f"playhead-{os.geteuid()}-{digest}" / f"{name}.sock"
+
+
+def remove_directory_elsewhere(path: Path) -> None:
+    """Remove the directory of a socket that was closed, if it is not in the data directory and has no other socket."""
+    if path.parent.parent == Path(tempfile.gettempdir()):
+        with suppress(OSError):
+            path.parent.rmdir()

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, Final, Protocol
 from calls.effects.items import InvalidEffects, count_results, encode_items, read_items
 from calls.effects.redact_items import redact_item
 from calls.project_runs import RUN_ID
-from proxy.capture.control_path import MAX_PATH_BYTES
+from proxy.capture.control_path import MAX_PATH_BYTES, remove_directory_elsewhere
 from proxy.effects.frames import encode_frame, read_frame
 from proxy.recording.recorder import Recorder
 from proxy.wire.access import Access
@@ -69,6 +69,7 @@ class EffectsChannel:
             if server is not None:
                 server.close()
                 await asyncio.to_thread(path.unlink, missing_ok=True)
+                remove_directory_elsewhere(path)
                 await self._finish()
 
     async def _listen(self, path: Path) -> asyncio.Server | None:

@@ -243,6 +243,8 @@ class Cluster:
         """Start the server with a supervisor, unless it answers already."""
         if self.job.is_ready():
             return
+        # A supervisor that ended has removed it.
+        _socket_dir(self.base, self.account)
         log = self.base / "postgres.log"
         begin = log.stat().st_size if log.exists() else 0
         # -I and -S, so that only the standard library is imported, whatever the user's environment is.

@@ -6,6 +6,7 @@ stops it when the last client has released `clients.lock`. Clients hold that loc
 they are killed. If the supervisor is killed, the kernel signals the postmaster to shut down (Linux).
 """
 
+import contextlib
 import ctypes
 import fcntl
 import json
@@ -136,6 +137,15 @@ class Supervisor:
         if lock is None:
             self.report_ready(ready_pipe)
             return
+        try:
+            self.keep_running(lock, ready_pipe)
+        finally:
+            if self.job.socket_dir != self.job.base:
+                with contextlib.suppress(OSError):
+                    os.rmdir(self.job.socket_dir)
+
+    def keep_running(self, lock: int, ready_pipe: int) -> None:
+        """Start the server, again whenever it ends, until it should stop."""
         pause = POLL_INTERVAL
         while not self.should_stop():
             postmaster = self.start_postmaster(lock)

@@ -5,14 +5,16 @@ import socket
 import stat
 from collections.abc import Iterable
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 import pytest
 
 from proxy.capture import capture as capture_module
 from proxy.capture import control as control_module
+from proxy.capture.control import CaptureRefused, CaptureRequest, ControlSocket
 from proxy.capture.control_path import MAX_PATH_BYTES, control_path
 from proxy.wire.access import Access
+from store.private_file import listen_privately
 from tests.proxy.capture.conftest import Capturing, Launcher, listening
 from tests.support.wire import MemoryRecorder, ScriptedAnswerer
 
@@ -142,3 +144,35 @@ def test_a_long_data_directory_has_its_socket_elsewhere(tmp_path: Path) -> None:
     assert near == tmp_path / "a" / "control" / "up-0.sock"
     assert len(bytes(far)) <= MAX_PATH_BYTES
     assert far != control_path(tmp_path / ("c" * 120), "up-0")
+
+
+async def test_a_directory_of_sockets_elsewhere_is_removed_with_its_last_socket(tmp_path: Path) -> None:
+    root = tmp_path / ("b" * 120)
+
+    async def refuse(_request: CaptureRequest) -> NoReturn:
+        raise CaptureRefused("no capture begins here")
+
+    first, second = (ControlSocket(control_path(root, name), refuse) for name in ("up-0", "up-1"))
+    await first.close()
+    assert second.path.is_socket()
+    await second.close()
+    assert not second.path.parent.exists()
+
+
+def test_a_directory_that_another_process_removes_at_that_moment_is_made_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / "control" / "one.sock"
+    make = Path.mkdir
+
+    def make_and_lose(self: Path, mode: int = 0o777, parents: bool = False, exist_ok: bool = False) -> None:
+        make(self, mode, parents, exist_ok)
+        if not times:
+            times.append(self)
+            self.rmdir()
+
+    times: list[Path] = []
+    monkeypatch.setattr(Path, "mkdir", make_and_lose)
+    with listen_privately(path, socket.SOCK_SEQPACKET), socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as client:
+        client.connect(str(path))
+    assert times

@@ -273,14 +273,18 @@ def test_a_socket_in_a_deep_or_odd_directory_is_put_where_its_path_is_short(base
         assert not (deep / "pg" / ".s.PGSQL.5432").exists()
         socket_dir = Path(server.dsn.partition("host=")[2].partition("&")[0])
         assert socket_dir.stat().st_mode & 0o077 == 0
-    socket_dir.rmdir()
+    with ensure_server(deep / "pg", CARELESS) as server:
+        assert ask(server, "SELECT 1") == 1
+        server.close(wait=60)
+        assert not socket_dir.exists()
 
 
 def test_a_short_directory_of_somebody_else_is_not_trusted(base: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     odd = base.parent / "odd name"
     with ensure_server(odd, CARELESS) as server:
         socket_dir = Path(server.dsn.partition("host=")[2].partition("&")[0])
-    socket_dir.chmod(0o755)
+        server.close(wait=60)
+    socket_dir.mkdir(mode=0o755)
     with pytest.raises(EmbeddedPostgresError, match="belongs to another user"):
         ensure_server(odd, CARELESS)
     socket_dir.rmdir()
