@@ -69,8 +69,8 @@ def test_the_model_server_is_one_value_and_gets_what_was_meant_for_the_provider(
     assert server["volumes"][0] == {"name": "model", "persistentVolumeClaim": {"claimName": "weights"}}
     assert environment(server["containers"][0]) == {"OMP_NUM_THREADS": "2", "VLLM_CPU_KVCACHE_SPACE": "1"}
     workers = found["StatefulSet r-playhead"]["spec"]["template"]["spec"]["containers"][1]
-    result = environment(workers)["PLAYHEAD_UPSTREAMS"]
-    assert json.loads(result or "") == {"api.openai.com": "http://r-playhead-inference:9000"}
+    upstreams = environment(workers)["PLAYHEAD_UPSTREAMS"]
+    assert json.loads(upstreams or "") == {"api.openai.com": "http://r-playhead-inference:9000"}
     assert "Service r-playhead-inference" in found
     assert "NetworkPolicy r-playhead-inference" in found
 

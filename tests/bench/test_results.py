@@ -71,16 +71,16 @@ def test_ratios_are_those_of_rounds_and_not_of_medians() -> None:
 
 
 def test_a_promise_of_more_is_missed_by_less() -> None:
-    result = met_targets(rows("lane-record", 100.0), rows("mitmproxy-bare", 1000.0))
-    assert result == {"CPU of mitmproxy-bare over lane-record, small": (10.0, False)}
+    targets = met_targets(rows("lane-record", 100.0), rows("mitmproxy-bare", 1000.0))
+    assert targets == {"CPU of mitmproxy-bare over lane-record, small": (10.0, False)}
 
 
 def test_what_is_added_is_what_direct_did_not_take() -> None:
-    result = met_targets(
+    targets = met_targets(
         rows("direct", 1.0, p50_ms=0.3, workload="small-paced"),
         rows("lane-record", 1.0, p50_ms=0.5, workload="small-paced"),
     )
-    more, met = result["ms that recording adds to a call's p50 at 100 a second"]
+    more, met = targets["ms that recording adds to a call's p50 at 100 a second"]
     assert more == pytest.approx(0.2)
     assert met
 

@@ -118,8 +118,8 @@ async def test_progress_and_logs_are_kept_in_their_order() -> None:
         await client.call_tool("tell", {"steps": 2}, progress_callback=nothing)
     [call] = calls(tap, "execute_tool")
     assert isinstance(call.answer, dict)
-    result: Any = call.answer["notifications"]
-    assert [one["method"].rpartition("/")[2] for one in result] == ["progress", "message"] * 2
+    notifications: Any = call.answer["notifications"]
+    assert [one["method"].rpartition("/")[2] for one in notifications] == ["progress", "message"] * 2
 
 
 async def test_two_sessions_that_ask_the_same_have_the_same_keys() -> None:

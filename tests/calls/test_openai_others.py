@@ -122,10 +122,10 @@ def test_where_a_server_has_no_end_mark_http_tells_whether_the_answer_is_whole(u
 
 def test_vectors_are_a_call_and_come_as_numbers() -> None:
     call = derive_capture(EMBEDDINGS, embedding("hi", encoding_format="base64"), "openai_embeddings/base64.json")
-    result: Any = call.answer
+    answer: Any = call.answer
     assert (call.operation, call.model_returned, call.text) == ("embeddings", "text-embedding-3-small", None)
     assert (call.usage.input_tokens, call.params) == (8, {})
-    assert result["data"][0]["embedding"] == pytest.approx([0.0023064255, -0.009327292, 1.0], rel=1e-7)
+    assert answer["data"][0]["embedding"] == pytest.approx([0.0023064255, -0.009327292, 1.0], rel=1e-7)
 
 
 @given(st.lists(st.lists(st.floats(width=32, allow_nan=False, allow_infinity=False))))
@@ -206,9 +206,9 @@ def test_a_transcription_is_a_call_of_its_model(media: str) -> None:
 
 def test_a_picture_comes_without_its_sketches() -> None:
     call = derive_capture(IMAGES, {"model": "gpt-image-1", "prompt": "a cat", "size": "auto"}, "openai_rest/image.sse")
-    result: Any = call.answer
+    answer: Any = call.answer
     assert (call.operation, call.params, call.complete) == ("image_generation", {"size": "auto"}, True)
-    assert result["data"] == [{"b64_json": "iVBO"}]
+    assert answer["data"] == [{"b64_json": "iVBO"}]
     assert call.usage.output_tokens == 272
 
 

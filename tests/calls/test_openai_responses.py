@@ -228,8 +228,8 @@ def test_a_streamed_response_is_a_call() -> None:
 
 
 def test_the_end_s_own_copy_of_a_thought_is_the_answer_s() -> None:
-    result: Any = derive_capture("reasoning_text_and_function.sse", request_body("hi")).answer
-    assert result["output"][0]["encrypted_content"] == "gAAA-of-the-end"
+    answer: Any = derive_capture("reasoning_text_and_function.sse", request_body("hi")).answer
+    assert answer["output"][0]["encrypted_content"] == "gAAA-of-the-end"
 
 
 def test_a_response_in_the_background_is_not_complete_and_says_whom_to_ask_for_the_rest() -> None:

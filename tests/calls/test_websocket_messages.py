@@ -347,9 +347,9 @@ def test_a_turn_of_gemini_is_what_its_sdk_reads_in_the_messages() -> None:
 
     messages = events("gemini_live", "text_tool_and_usage")
     judged = [LiveServerMessage.model_validate(one) for one in messages]
-    result = BY_NAME["gemini_live"].summarize_answer(assemble_answer("gemini_live", messages))
-    assert result.text == "".join(one.text or "" for one in judged)
+    summary = BY_NAME["gemini_live"].summarize_answer(assemble_answer("gemini_live", messages))
+    assert summary.text == "".join(one.text or "" for one in judged)
     (call,) = [call for one in judged if one.tool_call for call in one.tool_call.function_calls or ()]
-    assert [(one.id, one.name, one.arguments) for one in result.tool_calls] == [(call.id, call.name, call.args)]
+    assert [(one.id, one.name, one.arguments) for one in summary.tool_calls] == [(call.id, call.name, call.args)]
     (usage,) = [one.usage_metadata for one in judged if one.usage_metadata]
-    assert (result.usage.input_tokens, result.usage.cached_tokens) == (22, usage.cached_content_token_count)
+    assert (summary.usage.input_tokens, summary.usage.cached_tokens) == (22, usage.cached_content_token_count)

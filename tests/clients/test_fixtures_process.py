@@ -95,9 +95,9 @@ def test_a_recording_that_was_altered_is_refused_by_its_line(data: Path, tmp_pat
         for n, (content, wrong) in enumerate(damaged_recordings(whole)):
             other = tmp_path / f"{n}.jsonl"
             other.write_bytes(content)
-            result = say(begin_message(other, "new_episodes"))["failed"]
-            assert result.startswith(f"{other}: {wrong}")
-            assert result.endswith("; record the test again: pytest t.py::a --record-mode=all")
+            failure = say(begin_message(other, "new_episodes"))["failed"]
+            assert failure.startswith(f"{other}: {wrong}")
+            assert failure.endswith("; record the test again: pytest t.py::a --record-mode=all")
             assert say(begin_message(other, "all")) == {"done": {"how": "record"}}
             assert say(b'{"end": {"passed": true}}')["done"]["right"]
             assert load_bundle(other).run["name"] == "t.py::a"

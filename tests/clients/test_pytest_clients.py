@@ -146,9 +146,9 @@ def test_found(query):
         assert client.get("/v2/tickets", params={"query": query, "n": n}).json()["path"] == f"/v2/tickets?query={query}&n={n}"
 """,
     )
-    result = suite.pytest("-n", "2", "--record-mode=all", plugins=("xdist",))
-    assert result.counts == {"passed": 6}, result.out
-    assert result.out.count("holds 3 calls, recorded just now") == 6
+    outcome = suite.pytest("-n", "2", "--record-mode=all", plugins=("xdist",))
+    assert outcome.counts == {"passed": 6}, outcome.out
+    assert outcome.out.count("holds 3 calls, recorded just now") == 6
     assert len(list((suite.directory / "recordings" / "test_many").iterdir())) == 6
     suite.upstream_requests.clear()
     # They share one process, and each restarted worker connects to it as well.

@@ -56,16 +56,16 @@ def asked_in_gzip(path: str) -> dict[str, object]:
 
 def chunk(content: str) -> bytes:
     """One event of a streamed answer."""
-    result = {"id": "c", "object": "chat.completion.chunk", "model": "gpt-4o", "choices": [{"index": 0, "delta": {}}]}
-    result["choices"] = [{"index": 0, "delta": {"content": content}, "finish_reason": None}]
-    return f"data: {json.dumps(result)}\n\n".encode()
+    chunk = {"id": "c", "object": "chat.completion.chunk", "model": "gpt-4o", "choices": [{"index": 0, "delta": {}}]}
+    chunk["choices"] = [{"index": 0, "delta": {"content": content}, "finish_reason": None}]
+    return f"data: {json.dumps(chunk)}\n\n".encode()
 
 
 def whole(content: str) -> bytes:
     """An answer that is not streamed."""
     message = {"role": "assistant", "content": content}
-    result = {"id": "c", "object": "chat.completion", "model": "gpt-4o", "choices": [{"index": 0, "message": message}]}
-    return json.dumps(result).encode()
+    answer = {"id": "c", "object": "chat.completion", "model": "gpt-4o", "choices": [{"index": 0, "message": message}]}
+    return json.dumps(answer).encode()
 
 
 async def answering(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:

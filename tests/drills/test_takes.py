@@ -211,11 +211,11 @@ async def test_a_recording_that_failed_or_was_cut_replaces_nothing_and_is_kept_a
     assert (await send_requests(processes, r, "/a", "/b", "/c"))[:2] == ["replayed /a 1", "replayed /b 2"]
     shape = await end_run(processes, r, succeeded=True)
     assert (shape["labels"], shape["exchanges"]) == ({}, 2)
-    result = (await get(processes.api, f"/replays/{r}"))["generation"]
-    assert result["run"] is None
-    assert why in result["why"]
+    generation = (await get(processes.api, f"/replays/{r}"))["generation"]
+    assert generation["run"] is None
+    assert why in generation["why"]
     (candidate,) = await runs(processes, r) - {r}
-    assert (await get(processes.api, f"/runs/{candidate}"))["labels"] == {GENERATION_OF: r, FLAWED: result["why"]}
+    assert (await get(processes.api, f"/runs/{candidate}"))["labels"] == {GENERATION_OF: r, FLAWED: generation["why"]}
     source.status, source.cuts = 200, False
     assert await send_requests(processes, r, "/a", "/b", "/c") == ["replayed /a 1", "replayed /b 2", "live /c 4"]
     assert (await end_run(processes, r))["labels"] == {GENERATION_LABEL: f"{r}:g2"}

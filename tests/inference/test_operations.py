@@ -61,9 +61,9 @@ def test_what_has_no_verdict_and_what_differs_is_named() -> None:
     found = [verdict("swept", differing=(33, 34)), verdict("none", reason="it cannot be run"), verdict("moved")]
     assert uncovered_operations(found) == ["aten.silu n×8: it cannot be run"]
     assert differing_operations(found) == ["aten.silu n×8 at 33 rows and 1 more"]
-    result = coverage(found)
-    assert (result["shapes"], result["swept"], result["none"], result["moved"]) == (3, 1, 1, 1)
-    assert [each["kind"] for each in result["verdicts"]] == ["swept", "none"]
+    classes = coverage(found)
+    assert (classes["shapes"], classes["swept"], classes["none"], classes["moved"]) == (3, 1, 1, 1)
+    assert [each["kind"] for each in classes["verdicts"]] == ["swept", "none"]
 
 
 def test_a_triton_kernel_that_no_check_covers_has_no_verdict() -> None:

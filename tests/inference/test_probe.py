@@ -45,50 +45,50 @@ def test_one_answer_where_the_control_had_more_is_invariant(
     steady: ModelServer, varying: ModelServer, tmp_path: Path
 ) -> None:
     picture = tmp_path / "distinct.svg"
-    code, result = run_probe(steady.url, "--control", varying.url, "--svg", str(picture), *SMALL)
-    assert (code, result["verdict"]) == (0, "invariant")
-    assert [subject["distinct"] for subject in result["servers"][0]["subjects"]] == [1, 1]
-    assert max(subject["distinct"] for subject in result["servers"][1]["subjects"]) > 1
-    assert result["servers"][0]["claim"] == "true"
+    code, report = run_probe(steady.url, "--control", varying.url, "--svg", str(picture), *SMALL)
+    assert (code, report["verdict"]) == (0, "invariant")
+    assert [subject["distinct"] for subject in report["servers"][0]["subjects"]] == [1, 1]
+    assert max(subject["distinct"] for subject in report["servers"][1]["subjects"]) > 1
+    assert report["servers"][0]["claim"] == "true"
     assert len(list(ET.parse(picture).iter("{http://www.w3.org/2000/svg}polyline"))) == 2
 
 
 def test_a_bit_of_a_logprob_is_enough_to_vary(varying: ModelServer) -> None:
-    code, result = run_probe(varying.url, *SMALL)
-    assert (code, result["verdict"]) == (1, "varies")
-    worst = max(result["servers"][0]["subjects"], key=lambda subject: subject["distinct"])
+    code, report = run_probe(varying.url, *SMALL)
+    assert (code, report["verdict"]) == (1, "varies")
+    worst = max(report["servers"][0]["subjects"], key=lambda subject: subject["distinct"])
     assert worst["texts"] == 1
     assert 0 < worst["logprob_delta"] < 1e-8
 
 
 def test_without_a_control_nothing_is_shown(steady: ModelServer) -> None:
-    code, result = run_probe(steady.url, *SMALL)
-    assert (code, result["verdict"]) == (3, "inconclusive")
-    assert "--control" in result["reason"]
+    code, report = run_probe(steady.url, *SMALL)
+    assert (code, report["verdict"]) == (3, "inconclusive")
+    assert "--control" in report["reason"]
 
 
 def test_a_control_that_did_not_vary_shows_nothing(steady: ModelServer) -> None:
-    code, result = run_probe(steady.url, "--control", steady.url, *SMALL)
-    assert (code, result["verdict"]) == (3, "inconclusive")
+    code, report = run_probe(steady.url, "--control", steady.url, *SMALL)
+    assert (code, report["verdict"]) == (3, "inconclusive")
 
 
 def test_text_alone_shows_nothing(varying: ModelServer) -> None:
     with serving(ModelServer(logprobs=False)) as silent:
-        code, result = run_probe(silent.url, "--control", varying.url, *SMALL)
-    assert (code, result["verdict"]) == (3, "inconclusive")
-    assert "no logprobs" in result["reason"]
+        code, report = run_probe(silent.url, "--control", varying.url, *SMALL)
+    assert (code, report["verdict"]) == (3, "inconclusive")
+    assert "no logprobs" in report["reason"]
 
 
 def test_failures_are_reported_and_leave_the_result_open(varying: ModelServer) -> None:
     with serving(ModelServer(status=503)) as broken:
-        code, result = run_probe(broken.url, "--control", varying.url, *SMALL)
-    assert (code, result["verdict"]) == (3, "inconclusive")
-    assert "503" in result["reason"]
+        code, report = run_probe(broken.url, "--control", varying.url, *SMALL)
+    assert (code, report["verdict"]) == (3, "inconclusive")
+    assert "503" in report["reason"]
 
 
 def test_chat_is_asked_where_there_are_no_completions(varying: ModelServer) -> None:
-    code, result = run_probe(varying.url, "--chat", *SMALL)
-    assert (code, result["verdict"]) == (1, "varies")
+    code, report = run_probe(varying.url, "--chat", *SMALL)
+    assert (code, report["verdict"]) == (1, "varies")
     assert all("messages" in body for body in varying.asked)
 
 

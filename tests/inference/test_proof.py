@@ -54,7 +54,7 @@ def row(cell: Cell, *, ours: int = 1, stock: int = 3) -> dict[str, Any]:
     """A row of the record."""
     side = {"answers": 5, "texts": 1, "digest": "ab" * 8, "preemptions": 0, "cached_tokens": 0}
     kept = {name: getattr(cell, name) for name in (*FACTORS, "threads", "answer", "chunk")}
-    result = {
+    machine = {
         "vllm": "0.32.0",
         "torch": "2.13.0",
         "device": "A CPU",
@@ -67,7 +67,7 @@ def row(cell: Cell, *, ours: int = 1, stock: int = 3) -> dict[str, Any]:
         **kept,
         "stock": side | {"distinct": stock},
         "patched": side | {"distinct": ours},
-        **result,
+        **machine,
     }
 
 

@@ -234,9 +234,9 @@ def test_a_call_that_may_change_something_is_blocked_and_says_so(
     child = f"blocked-{run}"
     ran = place("fork", run, "--after-step", "1", "--run", child, *place.agent(*words))
     assert ran.tools == [("search_tickets", 200), ("add_note", 403)]
-    result = ran.said[2]["answer"]
-    assert "may change something at tickets.example.com, so it was not sent" in result["detail"]
-    assert (result["error"]["type"], result["status"]) == ("fork_blocked", 403)
+    answer = ran.said[2]["answer"]
+    assert "may change something at tickets.example.com, so it was not sent" in answer["detail"]
+    assert (answer["error"]["type"], answer["status"]) == ("fork_blocked", 403)
     assert "1 blocked" in ran.err
     assert place.world.take_requests() == [
         "GET /v2/tickets?query=refund&status=open&limit=3",
@@ -274,8 +274,13 @@ def test_a_fault_makes_the_sdk_ask_again(place: Place, streamed_run: tuple[str, 
     report = place.directory / "report.json"
     ran = place("replay", run, "--override", place.overrides(FAULT), "--report", str(report), *place.agent(*words))
     assert ran.code == 0, ran.err
-    result = json.loads(report.read_text())
-    assert (result["served"], result["edited"], result["unused"], result["verdict"]) == (4, 2, 0, "right")
+    replay_report = json.loads(report.read_text())
+    assert (replay_report["served"], replay_report["edited"], replay_report["unused"], replay_report["verdict"]) == (
+        4,
+        2,
+        0,
+        "right",
+    )
     assert place.world.take_requests() == []
 
 

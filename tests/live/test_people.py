@@ -100,9 +100,9 @@ async def test_a_run_waits_for_a_person_and_goes_on_from_rewritten_code(
     servers = shell.background_command([sys.executable, "-m", "proxy.demo.servers"], "servers.log")
 
     async def playhead(*words: str, code: int = 0) -> ShellResult:
-        result = await shell.run(["playhead", *words])
-        assert result.code == code, result.error
-        return result
+        command = await shell.run(["playhead", *words])
+        assert command.code == code, command.error
+        return command
 
     async def execute(*words: str, code: int = 0) -> ShellResult:
         return await playhead(*words, "--", "sh", "-c", f"{programs}/python agent.py </dev/null", code=code)

@@ -108,10 +108,10 @@ RUN_OF_ALL = ALL.replace(",", "-")
 
 
 async def test_clients_get_the_same_answer_when_the_upstream_is_gone(home: Home) -> None:
-    result = await record_client(home, ALL)
+    recording = await record_client(home, ALL)
     again = await home.client("replay", RUN_OF_ALL, ALL, STEP="11")
     print(again.err)
-    for what, before, now in zip(ALL.split(","), result, again.answer, strict=True):
+    for what, before, now in zip(ALL.split(","), recording, again.answer, strict=True):
         assert now == before, what
     assert "4 served, 0 missed, 0 live, 0 unused" in again.err
 
@@ -138,10 +138,10 @@ async def test_a_client_that_leaves_early_has_not_replayed_its_run(home: Home) -
 
 
 async def test_of_sockets_that_are_opened_alike_what_is_said_decides(home: Home) -> None:
-    result = await record_client(home, "at_once")
+    recording = await record_client(home, "at_once")
     for order in ("turned", "straight"):
         again = await home.client("replay", "at_once", "at_once", order)
-        assert again.answer == result == [["first", "second"]]
+        assert again.answer == recording == [["first", "second"]]
         assert "2 served, 0 missed, 0 live, 0 unused" in again.err
 
 

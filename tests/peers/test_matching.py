@@ -159,9 +159,9 @@ def test_09_a_429_and_then_a_200(services: RecordAndReplay) -> None:
 
 def test_14_two_claude_sessions_in_parallel_and_one_resumed(services: RecordAndReplay) -> None:
     """Without our credentials: the sessions are told apart by what Claude Code sends, and a resumed one goes on in its run."""
-    result: dict[str, object] = {"id": "msg_1", "type": "message", "role": "assistant", "model": "claude-opus-4-1"}
-    result |= {"content": [{"type": "text", "text": "hello"}], "stop_reason": "end_turn"}
-    services.answers("/v1/messages", whole(json.dumps(result).encode()))
+    answer: dict[str, object] = {"id": "msg_1", "type": "message", "role": "assistant", "model": "claude-opus-4-1"}
+    answer |= {"content": [{"type": "text", "text": "hello"}], "stop_reason": "end_turn"}
+    services.answers("/v1/messages", whole(json.dumps(answer).encode()))
     one, other = str(uuid.uuid4()), str(uuid.uuid4())
 
     with _anonymous(services) as first, _anonymous(services) as second:

@@ -38,14 +38,14 @@ ASKED = {"model": "gpt-4o", "stream": True, "messages": [{"role": "user", "conte
 def event(delta: dict[str, object] | None = None, **more: object) -> bytes:
     """One chunk of a streamed chat completion."""
     choices = [] if delta is None else [{"index": 0, "delta": delta, "finish_reason": more.pop("finish_reason", None)}]
-    result = {
+    answer = {
         "id": "chatcmpl-1",
         "object": "chat.completion.chunk",
         "created": 1,
         "model": "gpt-4o",
         "choices": choices,
     }
-    return b"data: " + json.dumps(result | more).encode() + b"\n\n"
+    return b"data: " + json.dumps(answer | more).encode() + b"\n\n"
 
 
 def part(arguments: str, **more: object) -> bytes:

@@ -183,8 +183,8 @@ def test_a_token_may_come_from_a_file(tmp_path: Path, monkeypatch: pytest.Monkey
         file.write_text(f"{name}-of-the-team\n")
         monkeypatch.setenv(f"PLAYHEAD_{name.upper()}_FILE", str(file))
     found = load_settings({}, None)
-    result = [secret and secret.get_secret_value() for secret in (found.token, found.api_token)]
-    assert result == ["token-of-the-team", "api_token-of-the-team"]
+    tokens = [secret and secret.get_secret_value() for secret in (found.token, found.api_token)]
+    assert tokens == ["token-of-the-team", "api_token-of-the-team"]
     (tmp_path / "token").unlink()
     with pytest.raises(Failure, match=f"token_file: cannot read {tmp_path}/token: No such file"):
         load_settings({}, None)

@@ -216,9 +216,9 @@ def test_a_key_that_a_provider_repeats_is_not_reported(fails: bool) -> None:
     }
     content = {"questions": [question], "profiles": None, "budget_usd": 1, "key_variable": "K"}
     with httpx2.Client(transport=httpx2.MockTransport(answer)) as client:
-        result = ask_all(content, client, {"K": KEY})
-    assert "Incorrect API key provided" in result["problem"]
-    assert KEY not in json.dumps(result)
+        answers = ask_all(content, client, {"K": KEY})
+    assert "Incorrect API key provided" in answers["problem"]
+    assert KEY not in json.dumps(answers)
 
 
 def test_embeddings_and_a_judge_give_distances_within_the_budget() -> None:

@@ -131,21 +131,21 @@ CLIENTS = CAPTURED | RESTATED
 
 def stored_exchange(client: Client, credentials: tuple[str, str] | None = None) -> Exchange:
     """The exchange as it is stored: with what the worker told of its head, filed by the store server."""
-    result = identify(client.headers, credentials, OWNER)
+    identity = identify(client.headers, credentials, OWNER)
     body = json.dumps({"model": "gpt-5", "messages": [], **client.body}).encode()
-    sent = [(name, value) for name, value in result.headers if name.lower() != "content-type"]
+    sent = [(name, value) for name, value in identity.headers if name.lower() != "content-type"]
     headers = (*sent, ("content-type", "application/json"))
     exchange = Exchange(
         id="01932f4e-0000-7000-8000-000000000000",
-        run=result.run,
+        run=identity.run,
         request=Request(method="POST", url=client.url, headers=headers, body=Body(data=body, size=len(body))),
         response=None,
         outcome="server_closed",
         started_at=1,
         first_byte_at=None,
         ended_at=2,
-        run_evidence=result.evidence,
-        actor=result.actor,
+        run_evidence=identity.evidence,
+        actor=identity.actor,
     )
     return assign_run(exchange, understood(exchange))
 

@@ -55,10 +55,10 @@ async def test_a_spec_from_a_run_accepts_it_and_names_what_another_run_breaks(tm
     suites = ElementTree.parse(tmp_path / "out.xml").getroot()
     assert [suite.get("failures") for suite in suites] == ["0", "1"]
     assert [case.get("line") for case in suites.iter("testcase") if case.find("failure") is not None] == ["6"]
-    result = json.loads((await run_playhead(tmp_path, "check", bad, "--json")).out)
-    assert result["verdict"] == "fail"
+    report = json.loads((await run_playhead(tmp_path, "check", bad, "--json")).out)
+    assert report["verdict"] == "fail"
     assert not (tmp_path / "d").exists(), "to check files leaves nothing behind"
-    assert result["runs"][0]["rules"][1]["findings"][0]["step"] == 1
+    assert report["runs"][0]["rules"][1]["findings"][0]["step"] == 1
 
 
 @pytest.mark.parametrize(

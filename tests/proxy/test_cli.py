@@ -71,8 +71,8 @@ async def test_what_was_imported_is_listed_shown_explained_and_carried_on(desk: 
     cut = replace(short, response=replace(short.response, body=body))
     file = bundle_file(tmp_path / "run.jsonl", [cut, *rest])
 
-    result = await desk("import", file)
-    assert result.out.strip() == f"{file}: run run-1, 2 exchanges imported"
+    command = await desk("import", file)
+    assert command.out.strip() == f"{file}: run run-1, 2 exchanges imported"
     assert (await desk("import", file)).out.strip() == f"{file}: run run-1, was here already"
 
     [run] = json.loads((await desk("ls", "--json", "--limit", "500")).out)["items"]

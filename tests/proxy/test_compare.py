@@ -409,12 +409,12 @@ def test_a_bracket_closes_around_the_turn_whatever_must_be_skipped(count: int, d
 
 
 def test_drift_of_one_model_says_nothing_about_the_others() -> None:
-    result: dict[str, Any] = {"variants": [], "items": [], "answers": []}
+    document: dict[str, Any] = {"variants": [], "items": [], "answers": []}
     lines: list[str] = []
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("proxy.terminal.table.click.echo", lambda line, color: lines.append(line))
-        show_drift(result, Sheet(width=200, colour=False), ["--model nope"])
-        show_drift(result, Sheet(width=200, colour=False))
+        show_drift(document, Sheet(width=200, colour=False), ["--model nope"])
+        show_drift(document, Sheet(width=200, colour=False))
     assert lines == [
         "no model has answered for --model nope; leave these options out to see which have: playhead drift",
         "no model has answered yet; record a run with: playhead record -- COMMAND",
@@ -453,8 +453,8 @@ def test_drift_says_when_a_model_that_is_rolled_out_bit_by_bit_answered_last(
     }
     variant = {**names[1], "provider": "openai", "model_requested": "m", "calls": 552}
     times = {"first_at": change["first_at"], "last_at": change["first_at"]}
-    result = {"variants": [{**variant, **times}], "items": [change], "answers": [], "latencies": []}
-    show_drift(result, Sheet(width=200, colour=False))
+    document = {"variants": [{**variant, **times}], "items": [change], "answers": [], "latencies": []}
+    show_drift(document, Sheet(width=200, colour=False))
     first, second, *_ = capsys.readouterr().out.splitlines()
     assert first.endswith(f"since 2026-11-10 01:16:22 m-2 (fp_1) {how} m-1 (fp_1)")
     assert second == second_line

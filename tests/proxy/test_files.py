@@ -137,10 +137,10 @@ async def test_a_fixture_of_llm_fixture_replay_answers_the_sdk_whose_call_it_is(
 async def test_an_imported_cassette_is_a_run_like_any_other(tmp_path: Path, desk: Desk, agent: list[str]) -> None:
     file = cassette(tmp_path / "talk.yaml", secret="sk-proj-abcdefghijklmnopqrstuvwxyz0123456789")
 
-    result = await desk("import", file)
-    assert result.out.strip() == f"{file}: run talk, 3 exchanges imported"
-    assert "skipped interaction 2: 'nowhere' is not the URL of an HTTP request" in result.err
-    assert "no chunk boundaries" in result.err
+    command = await desk("import", file)
+    assert command.out.strip() == f"{file}: run talk, 3 exchanges imported"
+    assert "skipped interaction 2: 'nowhere' is not the URL of an HTTP request" in command.err
+    assert "no chunk boundaries" in command.err
     assert (await desk("import", file)).out.strip() == f"{file}: run talk, was here already"
 
     [run] = json.loads((await desk("import", "--json", "--run", "other", file)).out)

@@ -92,12 +92,12 @@ def test_a_summary_says_once_what_was_not_let_out_and_what_is_not_stored_yet() -
     fork = {"parent": "a", "forked_at": 2, "blocked": 3, "blocked_calls": [{"asked": one} for one in asked]}
     report = {"served": 2, "edited": 0, "live": 4, "missed": 0, "unused": 0, "misses": [], "fork": fork}
     run = {"id": "b", "known_cost_usd": None, "unpriced": 0}
-    result = list(summary_lines(run, report, "a"))
-    assert result[1].strip() == "2 calls answered free of charge, 4 live ($0), 3 blocked"
-    assert [line.strip() for line in result if "blocked" in line][1:] == [
+    lines = list(summary_lines(run, report, "a"))
+    assert lines[1].strip() == "2 calls answered free of charge, 4 live ($0), 3 blocked"
+    assert [line.strip() for line in lines if "blocked" in line][1:] == [
         "blocked 2 times: POST https://mail.example/send: it may change something there; to let it out: --side-effects 'POST mail.example=allow'",
         "blocked: DELETE https://crm.example/1: it may change something there; to let it out: --side-effects 'DELETE crm.example=allow'",
     ]
-    result = list(summary_lines(run, report, "a", "the disk is full"))
-    assert "4 live (at a cost that is not known yet)" in result[1]
-    assert result[2].strip() == "not all stored yet, the rest waits in the spool: the disk is full"
+    lines = list(summary_lines(run, report, "a", "the disk is full"))
+    assert "4 live (at a cost that is not known yet)" in lines[1]
+    assert lines[2].strip() == "not all stored yet, the rest waits in the spool: the disk is full"

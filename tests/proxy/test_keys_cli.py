@@ -71,11 +71,11 @@ async def test_two_bundles_are_compared_and_nothing_is_written_unasked(place: Pa
 async def test_with_consent_the_rules_are_written_and_the_recordings_agree(place: Path) -> None:
     before = (place / "playhead.toml").read_text()
     done = await run_playhead(place, "calibrate", "a.jsonl", "b.jsonl", "--write", "--json")
-    result = json.loads(done.out)
-    assert (result["before"]["agree"], result["after"]["agree"], result["written"]) == (0, 6, "playhead.toml")
+    report = json.loads(done.out)
+    assert (report["before"]["agree"], report["after"]["agree"], report["written"]) == (0, 6, "playhead.toml")
     after = (place / "playhead.toml").read_text()
     assert after.startswith(before)
-    assert after.endswith(result["proposed"])
+    assert after.endswith(report["proposed"])
     again = json.loads((await run_playhead(place, "calibrate", "a.jsonl", "b.jsonl", "--json")).out)
     assert (again["before"]["agree"], again["fields"], again["proposed"], again["written"]) == (6, [], None, None)
 
@@ -124,7 +124,7 @@ async def test_runs_are_compared_with_bundles_and_stored_calls_are_keyed_again(
     file = bundle(
         tmp_path,
         "a",
-        [exchange(json_request(TICKETS, {"q": 1, "ref": n}), result, n) for n, result in enumerate(answers)],
+        [exchange(json_request(TICKETS, {"q": 1, "ref": n}), report, n) for n, report in enumerate(answers)],
     )
     async with running(data, "--database-url", database_url):
         assert (await run_playhead(tmp_path, "import", file, "--data", data)).code == 0
@@ -141,8 +141,8 @@ async def test_runs_are_compared_with_bundles_and_stored_calls_are_keyed_again(
         assert dry.code == 1, "they would collide"
         assert "run a: steps 1, 2 had keys of their own and now share one, with 2 different answers" in dry.out
         assert "2 calls in 1 run: 2 would have another key, 0 the same" in dry.out
-        result = json.loads((await run_playhead(tmp_path, "rekey", "last", "--json", *with_rules)).out)
-        assert (result["changed"], result["collide"], result["items"][0]["run"]) == (2, 1, "a")
+        report = json.loads((await run_playhead(tmp_path, "rekey", "last", "--json", *with_rules)).out)
+        assert (report["changed"], report["collide"], report["items"][0]["run"]) == (2, 1, "a")
         again = await run_playhead(tmp_path, "rekey", "a", *with_rules)
         assert (again.code, again.out.strip()) == (0, "2 calls in 1 run: 0 have another key, 2 the same")
 
@@ -174,8 +174,8 @@ async def test_an_agent_that_makes_up_ids_is_replayed_after_its_recordings_were_
     agent = ("--", python, "agent.py")
 
     def answer(asked: Message) -> Message:
-        result = json.dumps({"found": json.loads(asked.body)["q"] * 3}).encode()
-        return Message(status=200, headers=(("content-type", "application/json"),), body=result)
+        body = json.dumps({"found": json.loads(asked.body)["q"] * 3}).encode()
+        return Message(status=200, headers=(("content-type", "application/json"),), body=body)
 
     async with origin(answer) as url:
         config.write_text(f'[upstreams]\n"tickets.example.com" = "{url}"  # a stand-in\n')

@@ -20,14 +20,14 @@ TURNS = 2
 def go_on(context: str, message: str) -> Request:
     """A message of an A2A client, whose own id is new each time."""
     parts: Json = [{"kind": "text", "text": "go on"}]
-    result: Json = {"kind": "message", "role": "user", "messageId": message, "contextId": context, "parts": parts}
-    return post(URL, dumps({"jsonrpc": "2.0", "id": message, "method": "message/send", "params": {"message": result}}))
+    said: Json = {"kind": "message", "role": "user", "messageId": message, "contextId": context, "parts": parts}
+    return post(URL, dumps({"jsonrpc": "2.0", "id": message, "method": "message/send", "params": {"message": said}}))
 
 
 def reply(text: str) -> Response:
     parts: Json = [{"kind": "text", "text": text}]
-    result: Json = {"kind": "message", "role": "agent", "messageId": "a", "parts": parts}
-    return ok(dumps({"jsonrpc": "2.0", "id": "x", "result": result}))
+    said: Json = {"kind": "message", "role": "agent", "messageId": "a", "parts": parts}
+    return ok(dumps({"jsonrpc": "2.0", "id": "x", "result": said}))
 
 
 def replay_of_conversations(*contexts: str, turns: int = TURNS) -> Session:

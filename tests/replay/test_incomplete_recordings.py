@@ -48,9 +48,9 @@ async def test_a_client_that_stays_where_the_recorded_one_left_is_a_miss() -> No
     session = session_of(exchange(chat("a"), ok(b"abc"), outcome="client_closed"))
     answer = await answer_request(session, chat("a"))
     assert answer.answer_waiting_client
-    result = json.loads(answer.answer_waiting_client().body)["playhead"]
-    assert result["reason"] == "incomplete"
-    assert "--pace recorded" in result["fix"], "Node's fetch gives what came at once as one piece"
+    explanation = json.loads(answer.answer_waiting_client().body)["playhead"]
+    assert explanation["reason"] == "incomplete"
+    assert "--pace recorded" in explanation["fix"], "Node's fetch gives what came at once as one piece"
     report = session.report()
     assert (report["served"], report["missed"], report["verdict"]) == (0, 1, "diverged")
 
@@ -78,11 +78,15 @@ async def test_a_client_may_leave_at_the_end_of_the_stream_itself_where_the_reco
 
 async def test_a_request_that_was_answered_before_all_of_it_was_sent_is_named_as_such() -> None:
     sent = chat("a")
-    result = replace(sent, headers=(*JSON, ("Content-Length", str(sent.body.size))), body=body(sent.body.data[:-3]))
-    problem = await miss_request(session_of(exchange(result, ok(b"too large", status=413))), sent)
+    cut_request = replace(
+        sent, headers=(*JSON, ("Content-Length", str(sent.body.size))), body=body(sent.body.data[:-3])
+    )
+    problem = await miss_request(session_of(exchange(cut_request, ok(b"too large", status=413))), sent)
     assert problem["playhead"]["reason"] == "incomplete"
     assert f"the last 3 of its {sent.body.size} bytes" in problem["detail"]
-    assert (await miss_request(session_of(exchange(result, ok(b"x"))), chat("b")))["playhead"]["reason"] == "no_match"
+    assert (await miss_request(session_of(exchange(cut_request, ok(b"x"))), chat("b")))["playhead"][
+        "reason"
+    ] == "no_match"
 
 
 async def test_an_exchange_with_a_gap_is_refused_with_the_reason_of_the_gap() -> None:

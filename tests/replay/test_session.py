@@ -68,9 +68,9 @@ async def test_a_right_replay_is_reported_as_right() -> None:
 async def test_a_changed_prompt_misses_and_says_where() -> None:
     session = session_of(exchange(chat("Paris?"), model_answer("Yes")))
     problem = await miss_request(session, chat("Rome?"))
-    result = problem["playhead"]
-    assert (result["run"], result["reason"], result["nearest"]["step"]) == ("run-1", "no_match", 1)
-    assert result["nearest"]["differences"] == [
+    explanation = problem["playhead"]
+    assert (explanation["run"], explanation["reason"], explanation["nearest"]["step"]) == ("run-1", "no_match", 1)
+    assert explanation["nearest"]["differences"] == [
         {"pointer": "/body/messages/0/content", "recorded": "Paris?", "now": "Rome?"}
     ]
     assert problem["error"]["type"] == "replay_miss"
@@ -521,8 +521,8 @@ def test_a_command_had_proxy_variables_where_it_was_not_captive(members: dict[st
 def test_an_imported_run_shows_by_its_evidence_that_a_worker_recorded_it() -> None:
     """What another program recorded says of no call which run it belongs to."""
     made = exchange(post(TICKETS, b"{}"), ok(b"{}"))
-    result = replace(made, run_evidence=(("owner", "agent.py-1-2"),))
-    for one, has_variables in ((made, False), (result, True)):
+    exchange_of_agent = replace(made, run_evidence=(("owner", "agent.py-1-2"),))
+    for one, has_variables in ((made, False), (exchange_of_agent, True)):
         bundle = run_of(one)
         members = {**bundle.run, "isolation": "none", "attribution": None}
         assert build_recording(dataclasses.replace(bundle, run=members), PROFILES).has_proxy_variables == has_variables

@@ -211,8 +211,8 @@ def is_problem(answer: httpx2.Response, status: int, name: str | None = None) ->
     """The answer is a problem of RFC 9457 whose parts agree."""
     assert answer.status_code == status, answer.text
     assert answer.headers["content-type"] == "application/problem+json"
-    result: dict[str, Any] = answer.json()
-    assert result["status"] == status
-    assert set(result) >= {"type", "title", "detail", "instance"}
-    assert name is None or result["type"] == f"urn:playhead:problem:{name}"
-    return result
+    problem: dict[str, Any] = answer.json()
+    assert problem["status"] == status
+    assert set(problem) >= {"type", "title", "detail", "instance"}
+    assert name is None or problem["type"] == f"urn:playhead:problem:{name}"
+    return problem

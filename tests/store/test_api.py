@@ -197,12 +197,14 @@ async def test_what_a_client_says_of_a_run_is_redacted(tmp_path: Path, database:
             ("PATCH", "r", {"name": said, "labels": labels}),
             ("POST", "r/gaps", {"gaps": [{"reason": said}]}),
         )
-        result = [await running_store.api.request(method, f"/v1/runs/{path}", json=body) for method, path, body in sent]
-        result += [await running_store.api.get(f"/v1/runs{path}") for path in ("", "/r", "/r/gaps", "/r/bundle")]
-    assert {answer.status_code for answer in result} == {200, 201}
-    assert not [answer.text for answer in result if secret in answer.text or named in answer.text]
-    assert "connected to" in result[-1].text
-    assert result[-3].json()["labels"]["plain"].startswith("is PLAYHEAD_")
+        answers = [
+            await running_store.api.request(method, f"/v1/runs/{path}", json=body) for method, path, body in sent
+        ]
+        answers += [await running_store.api.get(f"/v1/runs{path}") for path in ("", "/r", "/r/gaps", "/r/bundle")]
+    assert {answer.status_code for answer in answers} == {200, 201}
+    assert not [answer.text for answer in answers if secret in answer.text or named in answer.text]
+    assert "connected to" in answers[-1].text
+    assert answers[-3].json()["labels"]["plain"].startswith("is PLAYHEAD_")
 
 
 async def test_whoever_watches_a_command_adds_gaps_to_its_run(tmp_path: Path, database: Database) -> None:

@@ -124,11 +124,11 @@ async def test_what_cannot_be_is_not_believed(tmp_path: Path, database: Database
         bundle = read_bundle((await export_run(running_store, first["id"])).splitlines(keepends=True))
         for time in ("9999-01-01T00:00:00.000000Z", "soon", 7, "1969-01-01T00:00:00.000000Z"):
             await running_store.api.delete(f"/v1/runs/{first['id']}")
-            result = await import_bundle(
+            run = await import_bundle(
                 running_store, told_otherwise(bundle, started_at=time, ended_at=time, forked_at=-1, parent=7)
             )
-            assert (result["started_at"], result["ended_at"]) == (first["started_at"], result["active_at"]), time
-            assert (result["parent"], result["forked_at"]) == (None, None), time
+            assert (run["started_at"], run["ended_at"]) == (first["started_at"], run["active_at"]), time
+            assert (run["parent"], run["forked_at"]) == (None, None), time
 
 
 def told_otherwise(bundle: Bundle, **options: Any) -> bytes:

@@ -27,13 +27,13 @@ async def test_a_canary_is_kept_between_its_shots_and_begins_anew_if_it_is_remov
         assert (answer.json()["verdict"], answer.json()["is_news"]) == ("cannot tell", False)
         for _ in range(2):
             await api.post(name, json=shot(*["a"] * 30))
-        result = (await api.post(name, json=shot(*["a"] * 30))).json()
-        assert (result["verdict"], result["calls"], result["shots"], result["models"]) == ("unchanged", 131, 4, ["m"])
-        result = (await api.post(name, json=shot(*["b"] * 30, failed=2, problem="one did not answer"))).json()
-        assert (result["verdict"], result["stage"], result["is_news"]) == ("changed", "answers", True)
-        assert result["effect"] > 0.9
-        result = (await api.post(name, json=shot(*["a"] * 30))).json()
-        assert (result["verdict"], result["is_news"], result["failed"]) == ("changed", False, 2)
+        state = (await api.post(name, json=shot(*["a"] * 30))).json()
+        assert (state["verdict"], state["calls"], state["shots"], state["models"]) == ("unchanged", 131, 4, ["m"])
+        state = (await api.post(name, json=shot(*["b"] * 30, failed=2, problem="one did not answer"))).json()
+        assert (state["verdict"], state["stage"], state["is_news"]) == ("changed", "answers", True)
+        assert state["effect"] > 0.9
+        state = (await api.post(name, json=shot(*["a"] * 30))).json()
+        assert (state["verdict"], state["is_news"], state["failed"]) == ("changed", False, 2)
         items = (await api.get("/v1/canaries")).json()["items"]
         assert {"kept", "changed"} <= {value for item in items for value in (item["name"], item["verdict"])}
         lines = (await api.get("/metrics")).text

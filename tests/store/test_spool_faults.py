@@ -142,11 +142,11 @@ asyncio.run(main())
 
 def test_a_real_short_write_is_cut_back_and_continued_elsewhere(directory: Path) -> None:
     assert resource.getrlimit(resource.RLIMIT_FSIZE)[1] == resource.RLIM_INFINITY
-    result = subprocess.run(
+    writing = subprocess.run(
         [sys.executable, "-c", LIMITED, str(directory)], capture_output=True, text=True, timeout=60, check=True
     )
 
-    assert "File too large" in result.stdout
+    assert "File too large" in writing.stdout
     reader = Reader(directory)
     assert everything(reader) == [b"%04d" % n + b"x" * 300 for n in range(60)]
     assert reader.take_damage() == []
@@ -178,16 +178,16 @@ def test_kill_9_loses_nothing_that_was_reached(directory: Path, durability: str)
             [sys.executable, "-c", KILLED, str(directory), durability], stdout=subprocess.PIPE, text=True
         )
         assert child.stdout is not None
-        result = [child.stdout.readline() for _ in range(random.Random(round_).randrange(50, 400))]
+        lines = [child.stdout.readline() for _ in range(random.Random(round_).randrange(50, 400))]
         child.send_signal(signal.SIGKILL)
-        result += child.stdout.read().splitlines(keepends=True)
+        lines += child.stdout.read().splitlines(keepends=True)
         child.stdout.close()
         assert child.wait(10) == -signal.SIGKILL
 
         reader = Reader(directory)
         found = everything(reader)
         kept = {tuple(map(int, record.split(b" ")[0].split(b"/"))) for record in found if record[:1].isdigit()}
-        reached = {tuple(map(int, line.split())) for line in result if line.endswith("\n")}
+        reached = {tuple(map(int, line.split())) for line in lines if line.endswith("\n")}
         assert reached <= kept
         # The kernel may end a write between two pages where the process is killed: its last record, which nobody waits for any more.
         damage = reader.take_damage()

@@ -229,5 +229,5 @@ async def test_an_answer_that_the_worker_itself_broke_off_is_a_gap(tmp_path: Pat
         await write_records(spool, [*events, *end, closed])
         found = drain(tmp_path).gather(PLENTY)
     assert found.exchanges == [exchange]
-    result = [(gap.run, gap.exchange, gap.reason) for gap in found.gaps]
-    assert result == ([] if over else [(exchange.run, exchange.id, exchange.error)])
+    gaps = [(gap.run, gap.exchange, gap.reason) for gap in found.gaps]
+    assert gaps == ([] if over else [(exchange.run, exchange.id, exchange.error)])

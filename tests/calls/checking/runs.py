@@ -93,5 +93,5 @@ def check(run: CheckedRun, spec: str) -> CheckResult:
 
 def findings(run: CheckedRun, rule: str) -> list[tuple[int | None, str]]:
     """What one rule, the members of which are given, finds: steps and messages."""
-    result = check(run, f"[[rule]]\n{rule}")
-    return [(one.step, one.message) for each in result.rules for one in each.findings]
+    report = check(run, f"[[rule]]\n{rule}")
+    return [(one.step, one.message) for each in report.rules for one in each.findings]

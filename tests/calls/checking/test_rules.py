@@ -112,9 +112,9 @@ def test_calls_that_only_read_have_no_target() -> None:
 
 def test_a_cost_that_is_not_known_decides_nothing_unless_the_rest_is_too_much() -> None:
     run = with_step(RIGHT, 1, usd=None)
-    result = check(run, '[[rule]]\nkind = "budget"\nmax_cost_usd = 0.02')
-    assert result.verdict == "unknown"
-    assert [one.step for one in result.rules[0].findings] == [1]
+    report = check(run, '[[rule]]\nkind = "budget"\nmax_cost_usd = 0.02')
+    assert report.verdict == "unknown"
+    assert [one.step for one in report.rules[0].findings] == [1]
     assert check(run, '[[rule]]\nkind = "budget"\nmax_cost_usd = 0.01').verdict == "fail"
 
 

@@ -52,8 +52,8 @@ def test_names_are_escaped_as_rfc_6901_says() -> None:
 @given(st.text(max_size=1000))
 def test_a_long_pointer_is_shortened_in_the_middle(name: str) -> None:
     (found,) = differences({name: 1}, {})
-    whole, result = found.pointer, found.as_json()["pointer"]
-    assert result == (whole if len(whole) <= 300 else f"{whole[:200]}…{whole[-99:]}")
+    whole, written_pointer = found.pointer, found.as_json()["pointer"]
+    assert written_pointer == (whole if len(whole) <= 300 else f"{whole[:200]}…{whole[-99:]}")
 
 
 @pytest.mark.parametrize(
@@ -75,10 +75,10 @@ def test_sameness_is_that_of_json(one: Json, other: Json, equal: bool) -> None:
 def test_a_long_text_is_shown_where_it_parts() -> None:
     recorded, now = "x" * 5000 + "Paris" + "y" * 5000, "x" * 5000 + "Rome" + "y" * 5000
     (found,) = differences([recorded], [now])
-    result = found.as_json()
-    assert "Paris" in str(result["recorded"])
-    assert "Rome" in str(result["now"])
-    assert len(str(result["recorded"])) < 200
+    written = found.as_json()
+    assert "Paris" in str(written["recorded"])
+    assert "Rome" in str(written["now"])
+    assert len(str(written["recorded"])) < 200
 
 
 def test_a_large_value_that_came_or_went_is_cut() -> None:

@@ -119,8 +119,8 @@ async def test_a_refund_past_the_proxy_is_named_and_its_replay_is_not_right(
     assert code == 1, err
     assert "connections bypassed the proxy and reached the real network" in err
     assert f"--allow-local {place}" in err
-    result = json.loads(report.read_text())
-    assert (result["verdict"], result["escaped"], result["isolation"]) == ("diverged", 1, "watched")
+    document = json.loads(report.read_text())
+    assert (document["verdict"], document["escaped"], document["isolation"]) == ("diverged", 1, "watched")
 
     code, _, err = await playhead("replay", data, str(bundle), "--allow-local", place, *agent)
     assert code == 0, err
@@ -153,14 +153,14 @@ async def test_where_no_namespace_can_be_had_a_replay_refuses_the_refund(
     assert (code, shop.refunds) == (1, 1), err
     assert f"refused: {place}: its client ignores the proxy variables" in err
     assert f"--allow-local {place}" in err
-    result = json.loads(report.read_text())
-    assert (result["verdict"], result["refused"], result["escaped"], result["isolation"]) == (
+    document = json.loads(report.read_text())
+    assert (document["verdict"], document["refused"], document["escaped"], document["isolation"]) == (
         "diverged",
         1,
         0,
         "watched",
     )
-    assert result["refusals"][0]["destination"] == place
+    assert document["refusals"][0]["destination"] == place
 
     code, _, err = await playhead("replay", data, str(bundle), "--allow-local", place, *agent, within=without)
     assert (code, shop.refunds) == (0, 2), err

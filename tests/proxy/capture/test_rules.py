@@ -70,24 +70,24 @@ def test_the_user_of_the_running_up_is_left_out(tmp_path: Path) -> None:
     ],
 )
 def test_a_wrong_choice_is_refused_with_a_sentence(options: list[str], words: str) -> None:
-    result = CliRunner().invoke(rules, ["print", *options])
-    assert isinstance(result.exception, Failure)
-    assert words in str(result.exception)
+    outcome = CliRunner().invoke(rules, ["print", *options])
+    assert isinstance(outcome.exception, Failure)
+    assert words in str(outcome.exception)
 
 
 @pytest.mark.parametrize("verb", ["apply", "remove"])
 def test_only_root_may_change_rules(verb: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(os, "geteuid", lambda: 1000)
-    result = CliRunner().invoke(rules, [verb, *(["--format", "nft"] if verb == "apply" else [])])
-    assert isinstance(result.exception, Failure)
-    assert "only root may" in str(result.exception)
+    outcome = CliRunner().invoke(rules, [verb, *(["--format", "nft"] if verb == "apply" else [])])
+    assert isinstance(outcome.exception, Failure)
+    assert "only root may" in str(outcome.exception)
 
 
 def test_a_dry_run_changes_nothing_and_needs_no_root(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(subprocess, "run", lambda *_, **__: pytest.fail("a program was run"))
-    result = CliRunner().invoke(rules, ["apply", "--dry-run", "--format", "iptables"])
-    assert result.exit_code == 0
-    assert "-A OUTPUT -p tcp -j PLAYHEAD" in result.output
+    outcome = CliRunner().invoke(rules, ["apply", "--dry-run", "--format", "iptables"])
+    assert outcome.exit_code == 0
+    assert "-A OUTPUT -p tcp -j PLAYHEAD" in outcome.output
 
 
 def test_a_machine_without_either_program_gets_the_reason(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -202,8 +202,8 @@ def test_a_machine_that_cannot_reach_itself_is_reported_and_no_client_is_blamed(
     )
     if ran.stderr.startswith("unshare:"):
         pytest.skip("nobody may make a network namespace here")
-    result = "127.0.0.1 cannot be reached on this machine (Network is unreachable)"
-    assert ran.stderr.count(result) == ran.stderr.count("ip link set lo up") == 2, ran.stderr
+    why = "127.0.0.1 cannot be reached on this machine (Network is unreachable)"
+    assert ran.stderr.count(why) == ran.stderr.count("ip link set lo up") == 2, ran.stderr
     assert (ran.stdout, ran.returncode) == ("", 125)
 
 

@@ -72,10 +72,10 @@ async def test_a_claimed_run_takes_requests_with_its_token_alone(tmp_path: Path,
             [credentials(f"{RUN}:g2", "x")],
             [credentials(f"{RUN}:live-1a", "x")],
         ):
-            result = await send_request(worker, *fields)
-            assert result.startswith(b"HTTP/1.1 403"), fields
-            assert b'"code": "run_claimed"' in result, fields
-            assert f"playhead token --run {RUN}".encode() in result, fields
+            answer = await send_request(worker, *fields)
+            assert answer.startswith(b"HTTP/1.1 403"), fields
+            assert b'"code": "run_claimed"' in answer, fields
+            assert f"playhead token --run {RUN}".encode() in answer, fields
         assert not recorder.exchanges
         assert not recorder.gaps
         assert not upstream.heads
@@ -169,8 +169,8 @@ async def test_where_a_token_is_asked_for_that_of_any_run_opens(tmp_path: Path, 
     ) as worker:
         own = tokens.token("any")
         for token, status in (("recording", b"200"), (own, b"200"), (own[:-1], b"407"), ("x.y", b"407"), ("", b"407")):
-            result = await send_request(worker, credentials("free", token))
-            assert result.startswith(b"HTTP/1.1 " + status), token
+            answer = await send_request(worker, credentials("free", token))
+            assert answer.startswith(b"HTTP/1.1 " + status), token
 
 
 async def test_the_worker_of_one_command_takes_its_own_credentials_alone(tmp_path: Path, tokens: RunTokens) -> None:

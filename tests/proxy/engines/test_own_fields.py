@@ -43,8 +43,8 @@ async def test_nor_in_what_announces_its_answer(tmp_path: Path) -> None:
     async with open_worker(tmp_path, MemoryRecorder(), upstream=answering(early + FORGED)) as worker:
         reader, writer = await asyncio.open_connection("127.0.0.1", worker.port)
         writer.write(b"GET http://api.test/x HTTP/1.1\r\nHost: api.test\r\n\r\n")
-        result = await reader.readuntil(b"\r\n\r\nok")
+        answer = await reader.readuntil(b"\r\n\r\nok")
         writer.close()
-    assert b"103" in result
-    assert b"Link: </x>" in result
-    assert b"playhead" not in result.lower()
+    assert b"103" in answer
+    assert b"Link: </x>" in answer
+    assert b"playhead" not in answer.lower()

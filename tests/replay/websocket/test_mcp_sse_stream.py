@@ -25,8 +25,8 @@ def answer(number: int, result: str) -> bytes:
 
 
 def asks(number: int, what: str) -> Request:
-    result: Any = {"jsonrpc": "2.0", "id": number, "method": "tools/call", "params": {"name": what}}
-    return post(f"{HERE}/messages?session=s1", dumps(result))
+    call: Any = {"jsonrpc": "2.0", "id": number, "method": "tools/call", "params": {"name": what}}
+    return post(f"{HERE}/messages?session=s1", dumps(call))
 
 
 def replay() -> Session:

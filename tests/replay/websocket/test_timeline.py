@@ -181,9 +181,9 @@ def test_sound_may_be_cut_otherwise_and_what_it_brought_comes_in_time(
     client = Client(heard)
     said = 0
     for piece in data.draw(pieces(before + after)):
-        result = client.say(append_audio(piece))
+        reply = client.say(append_audio(piece))
         was, said = said, said + len(piece)
-        assert result == ([started] if was < len(before) <= said else [])
+        assert reply == ([started] if was < len(before) <= said else [])
     assert client.say(CREATE) == [DONE, WAIT]
     assert client.broken == []
 
@@ -210,8 +210,8 @@ def test_an_id_that_the_client_mints_anew_comes_back_in_what_the_server_says() -
         "item": {**item, "id": "item_then"},
     }
     client = Client(socket(("request", create), ("response", added), url=REALTIME))
-    result = client.say({**create, "item": {**item, "id": "item_now"}})
-    assert result[0] == {**added, "item": {**item, "id": "item_now"}}
+    reply = client.say({**create, "item": {**item, "id": "item_now"}})
+    assert reply[0] == {**added, "item": {**item, "id": "item_now"}}
 
 
 def test_an_id_that_the_server_minted_must_come_back_as_it_was() -> None:
@@ -256,10 +256,10 @@ def _any_messages() -> st.SearchStrategy[list[bytes]]:
 @given(_any_messages(), _any_messages())
 def test_no_client_surprises_and_only_the_recorded_one_is_served(then: list[bytes], now: list[bytes]) -> None:
     client = Client(socket(*(("request", message) for message in then), ("response", DONE), url=REALTIME))
-    result = [*client.first, *_all(client, now)]
+    replies = [*client.first, *_all(client, now)]
     if then == now:
         assert client.broken == []
-        assert DONE in result
+        assert DONE in replies
 
 
 def _all(client: Client, messages: list[bytes]) -> Iterator[Any]:

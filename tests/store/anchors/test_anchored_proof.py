@@ -179,18 +179,18 @@ def test_the_command_line_shows_and_requires_them(
     roots.write_text(anchored_run.roots)
     plain = ("verify", str(file), "--key", str(LOG_KEY))
     strict = (*plain, "--witness", str(anchored_run.witness), "--tsa-root", str(roots))
-    result = CliRunner().invoke(playhead, list(strict))
-    assert result.exit_code == 0, result.output
-    assert f"cosigned by {anchored_run.witness.name}, 2026-11-23T" in result.output
-    assert "timestamp 20" in result.output
-    assert "not checked" not in result.output
-    result = CliRunner().invoke(playhead, list(plain))
-    assert result.output.count("(not checked: give --") == 2
-    result = CliRunner().invoke(playhead, [*plain, "--witness", str(LOG_KEY)])
-    assert (result.exit_code, "takes the key of a witness" in result.output) == (2, True)
-    result = CliRunner().invoke(playhead, [*plain, "--tsa-root", str(file)])
-    assert isinstance(result.exception, Failure)
-    assert "is not a PEM file with certificates" in str(result.exception)
+    outcome = CliRunner().invoke(playhead, list(strict))
+    assert outcome.exit_code == 0, outcome.output
+    assert f"cosigned by {anchored_run.witness.name}, 2026-11-23T" in outcome.output
+    assert "timestamp 20" in outcome.output
+    assert "not checked" not in outcome.output
+    outcome = CliRunner().invoke(playhead, list(plain))
+    assert outcome.output.count("(not checked: give --") == 2
+    outcome = CliRunner().invoke(playhead, [*plain, "--witness", str(LOG_KEY)])
+    assert (outcome.exit_code, "takes the key of a witness" in outcome.output) == (2, True)
+    outcome = CliRunner().invoke(playhead, [*plain, "--tsa-root", str(file)])
+    assert isinstance(outcome.exception, Failure)
+    assert "is not a PEM file with certificates" in str(outcome.exception)
     assert not data.exists(), "to verify a file leaves nothing behind"
 
 

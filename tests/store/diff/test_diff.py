@@ -246,9 +246,9 @@ def test_a_secret_that_only_an_assembled_answer_has_is_not_shown() -> None:
     streamed = replace(made, response=replace(made.response, headers=(("content-type", "text/event-stream"),)))
     reading = dataclasses.replace(READING, clean=lambda text: text.replace("sk-1234abc", "PLAYHEAD"))
     other = exchange(url=url, request=b'{"model":"m","messages":[],"stream":true}')
-    result = compare_runs(("one", [streamed]), ("other", [other]), reading)
-    assert "PLAYHEAD" in str(result)
-    assert "sk-1234abc" not in str(result)
+    difference = compare_runs(("one", [streamed]), ("other", [other]), reading)
+    assert "PLAYHEAD" in str(difference)
+    assert "sk-1234abc" not in str(difference)
 
 
 def test_a_streamed_answer_is_the_same_as_a_whole_one() -> None:

@@ -37,8 +37,8 @@ async def ran(running_store: RunningStore, name: str, hour: int, **agent: Any) -
 async def drift(running_store: RunningStore, **query: str) -> dict[str, Any]:
     answer = await running_store.api.get("/v1/drift", params=query)
     assert answer.status_code == 200, answer.text
-    result: dict[str, Any] = answer.json()
-    return result
+    document: dict[str, Any] = answer.json()
+    return document
 
 
 def at(hour: int, seconds: int = 0) -> int:

@@ -230,8 +230,8 @@ async def test_a_signal_wakes_every_reader() -> None:
 
 
 def test_an_entry_comes_back_as_it_was_written() -> None:
-    result: tuple[FeedEntry, ...] = (RunBegan("a", 1), RunDeleted(str(uuid.uuid4()), 2))
-    assert decode_entries(encode_entries(result)) == result
+    entries: tuple[FeedEntry, ...] = (RunBegan("a", 1), RunDeleted(str(uuid.uuid4()), 2))
+    assert decode_entries(encode_entries(entries)) == entries
 
 
 async def test_the_traits_that_ingest_writes_are_those_of_the_columns(database: Database) -> None:

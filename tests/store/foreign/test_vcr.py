@@ -78,16 +78,16 @@ def test_a_body_is_the_same_bytes_however_it_is_written(body: Any) -> None:
 @pytest.mark.parametrize("media", ["multipart/form-data; boundary=x", "text/plain"])
 def test_a_form_that_was_kept_as_base64_is_a_form_again(media: str) -> None:
     form = b'--x\r\nContent-Disposition: form-data; name="purpose"\r\n\r\nvision\r\n--x--\r\n'
-    result = {"headers": {"content-type": [media]}, "body": b64encode(form).decode()}
-    one = only({"interactions": [interaction(result)]})
+    request = {"headers": {"content-type": [media]}, "body": b64encode(form).decode()}
+    one = only({"interactions": [interaction(request)]})
     assert one.request.body.data == (form if media.startswith("multipart") else b64encode(form))
 
 
 @pytest.mark.parametrize("length", [5, 7, 8, None])
 def test_bytes_that_were_kept_as_base64_are_known_by_the_length_that_was_sent(length: int | None) -> None:
     sent = b"RIFF\xff"
-    result = {"headers": {} if length is None else {"content-length": [str(length)]}, "body": b64encode(sent).decode()}
-    one = only({"interactions": [interaction(result)]})
+    request = {"headers": {} if length is None else {"content-length": [str(length)]}, "body": b64encode(sent).decode()}
+    one = only({"interactions": [interaction(request)]})
     assert one.request.body.data == (sent if length == len(sent) else b64encode(sent))
 
 
@@ -205,8 +205,8 @@ def test_what_comes_before_a_mistake_in_the_yaml_is_kept_and_what_follows_is_nam
 
 
 def test_messages_of_a_connection_without_address_are_skipped() -> None:
-    result = {"kind": "message", "direction": "sent", "data": {"type": "response.create"}}
-    [one] = read_cassette({"version": 1, "interactions": [result]})
+    message = {"kind": "message", "direction": "sent", "data": {"type": "response.create"}}
+    [one] = read_cassette({"version": 1, "interactions": [message]})
     assert isinstance(one, SkippedEntry)
     assert "a connection whose URL the cassette does not have" in one.reason
 

@@ -78,12 +78,12 @@ async def test_bodies_go_and_what_is_known_stays(
     plan = await retention(database).plan()
     assert [(one.part, one.reason) for one in plan.expiries] == [("bodies", "short: bodies older than 1w")]
     storage._now = lambda: NOON + 10 * DAY
-    result = await retention(database).run_once()
-    assert [one.part for one in result.runs] == ["bodies"]
-    assert result.objects == 4
+    report = await retention(database).run_once()
+    assert [one.part for one in report.runs] == ["bodies"]
+    assert report.objects == 4
     # The chunks of both bodies are of a day that nothing is written to any more.
-    assert {day.way for day in result.days} == {"rewritten"}
-    assert sum(day.after for day in result.days) < sum(day.before for day in result.days)
+    assert {day.way for day in report.days} == {"rewritten"}
+    assert sum(day.after for day in report.days) < sum(day.before for day in report.days)
     assert await columns_with(database, canary) == []
     assert object_files(tmp_path) == []
     assert await fetch(database, TEXTS) == []
@@ -189,8 +189,8 @@ async def test_pinned_and_flagged_runs_stay_whole(database: Database) -> None:
     async with database.connection() as connection:
         await connection.execute("UPDATE runs SET pinned = true WHERE id = 'pinned'")
         await connection.execute("UPDATE runs SET labels = jsonb_build_object('flagged', 'true') WHERE id = 'flagged'")
-    result = await retention(database).run_once()
-    assert [one.judged.facts.run for one in result.runs] == ["plain"]
+    report = await retention(database).run_once()
+    assert [one.judged.facts.run for one in report.runs] == ["plain"]
     queries = CallReader(database, derive)
     for name in ("pinned", "flagged"):
         assert [one async for one in queries.exchanges(name)] == made[name]

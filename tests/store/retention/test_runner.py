@@ -160,9 +160,9 @@ async def test_old_runs_go_with_their_space_and_all_others_stay_whole(database: 
     await compare_groups(database)
     assert await run_names(database) >= {"old-0", "retried"}
 
-    result = await retention(database).run_once()
-    assert {day.way for day in result.days} == {"rewritten"}
-    assert len(result.days) == 3
+    report = await retention(database).run_once()
+    assert {day.way for day in report.days} == {"rewritten"}
+    assert len(report.days) == 3
     assert await run_names(database) == {*stays, "old-1", "child"} - {"retried"}
     for name in ("old-0", "old-2", "retried"):
         assert await traces(database, name) == {}
@@ -187,9 +187,9 @@ async def test_a_day_of_which_nothing_stays_is_dropped_and_comes_back_on_demand(
     await writer.create_upcoming_partitions(dt.date(2026, 11, 21))
     await store(database, [make_exchange("old", 20, 1)])
     await fetch(database, "UPDATE runs SET active_at = newest_at")
-    result = await retention(database).run_once()
-    assert [day.way for day in result.days] == ["dropped"]
-    assert result.days[0].after == 0
+    report = await retention(database).run_once()
+    assert [day.way for day in report.days] == ["dropped"]
+    assert report.days[0].after == 0
     for table in PARTITIONED:
         assert (await fetch(database, "SELECT to_regclass($1)", f"{table.name}_20261101"))[0][0] is None
     await store(database, [make_exchange("old", 20, 2)])
@@ -209,8 +209,8 @@ async def test_a_day_that_an_erasure_empties_is_there_again_for_what_is_recorded
     assert (await fetch(database, "SELECT to_regclass('exchanges_20261121')"))[0][0] is None
     late = [make_exchange(f"late-{number}", 0, 10 + number) for number in range(len(writers))]
     for writer, one in zip(writers, late, strict=True):
-        result = await writer.write_batch([DerivedExchange(one, call(one))])
-        assert (result.exchanges, result.quarantined) == (1, ())
+        batch = await writer.write_batch([DerivedExchange(one, call(one))])
+        assert (batch.exchanges, batch.quarantined) == (1, ())
         assert await exchanges_of(database, one.run) == [one]
 
 
@@ -221,8 +221,8 @@ async def test_a_day_that_an_earlier_version_filled_is_cleared(database: Databas
     for table in ("text_groups", "text_hashes"):
         await fetch(database, f"DROP TABLE {table}_{day:%Y%m%d}")
     await fetch(database, "UPDATE runs SET active_at = newest_at")
-    result = await retention(database).run_once()
-    assert [one.way for one in result.days] == [way]
+    report = await retention(database).run_once()
+    assert [one.way for one in report.days] == [way]
     left = [row["run"] for row in await fetch(database, "SELECT run FROM exchanges")]
     assert left == (["kept"] if way == "rewritten" else [])
 
@@ -246,8 +246,8 @@ async def test_a_pass_that_was_killed_is_continued_and_a_new_run_of_the_name_beg
     await store(database, [make_exchange("old-1", 20, 50)])
     assert len(await exchanges_of(database, "old-1")) == 1
     # Nothing new is decided, and what was is done.
-    result = await retention(database, policy()).run_once()
-    assert len(result.days) == 2
+    report = await retention(database, policy()).run_once()
+    assert len(report.days) == 2
     assert await run_names(database) == {"old-1"}
     assert len(await exchanges_of(database, "old-1")) == 1
     assert not await fetch(database, "SELECT FROM expirations")
