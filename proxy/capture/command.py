@@ -296,7 +296,7 @@ def _escape_report(escape: "Escape") -> dict[str, Any]:
         "protocol": escape.protocol,
         "outcome": "refused" if escape.is_refused else "escaped",
         # As with a captive command, at a refused bus libraries look by themselves.
-        "past_proxy": not (escape.is_refused and is_message_bus(escape.destination)),
+        "past_proxy": escape.protocol != "io_uring" and not (escape.is_refused and is_message_bus(escape.destination)),
         "reason": escape.sentence,
         "count": escape.count,
     }

@@ -180,7 +180,7 @@ def _execute(launcher: socket.socket) -> None:
             # In another user namespace root keeps its rights on files and loses those on this network.
             # Other users lose their capabilities when they execute a program.
             _run_step("namespaces", usernamespace.enter_namespaces, os.CLONE_NEWUSER | os.CLONE_NEWNS)
-        _report_connections(launcher)
+        _report_connections(launcher, refuses=work["refuses"])
         for descriptor in work["withheld_descriptors"]:
             os.close(descriptor)
         _unblock_interrupts()
@@ -192,13 +192,14 @@ def _execute(launcher: socket.socket) -> None:
     sys.exit(FAILED)
 
 
-def _report_connections(launcher: socket.socket) -> None:
+def _report_connections(launcher: socket.socket, *, refuses: bool) -> None:
     """Have the kernel report each connection to the launcher, or say why it does not: unix sockets are in no network."""
     # The import is slow, and the launcher is waiting for the command's worker until here.
     from proxy.capture.watch import seccomp
 
     try:
-        listener = seccomp.install_filter(("connect",), may_lose_privileges=False)
+        calls = ("connect", seccomp.IO_URING) if refuses else ("connect",)
+        listener = seccomp.install_filter(calls, may_lose_privileges=False)
     except OSError as error:
         channel.send_message(launcher, {"unwatched": error.strerror or str(error)})
         return

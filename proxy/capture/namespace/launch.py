@@ -374,6 +374,7 @@ class Captive:
             "command": list(self._command),
             "environment": dict(environment),
             "withheld_descriptors": list(self._capture.withheld_descriptors),
+            "refuses": not self._capture.passes_other_tcp,
         }
         channel.send_message(self._channel, command)
         try:

@@ -18,6 +18,8 @@ CONTAINER_ENGINES: Final = (
 )
 """Sockets of container engines, which start programs outside of the captive network. A replay hides them."""
 
+IO_URING_REFUSAL: Final = "connections that are made through it are not noticed, and a replay contacts nobody"
+
 _OF_THE_SESSION: Final = re.compile(
     r"^/tmp/\.X11-unix/|^/run/user/\d+/(wayland-|pipewire-|pulse/)|/S\.gpg-agent|^/dev/log$|^/run/systemd/(journal|notify|userdb)\b"
     r"|^/(var/)?run/nscd/|^/var/lib/sss/pipes/"

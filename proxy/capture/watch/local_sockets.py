@@ -3,7 +3,7 @@
 A network namespace does not hold them: a database, a container engine or D-Bus at a unix socket of the host works for a
 captive command as for any other. The kernel reports each `connect`, and each datagram with an address
 (`proxy/capture/watch/seccomp.py`). What the command itself listens on is its own. Connections are not noticed if they are
-made by io_uring or by 32-bit programs, and datagrams if they are sent by `sendmsg`. The kernel reads an address again when
+made by io_uring, which a replay refuses, or by 32-bit programs, and datagrams if they are sent by `sendmsg`. The kernel reads an address again when
 the call continues: a program that changes it meanwhile, from another thread, reaches what it likes. This finds oversights,
 and stops no attacker.
 """
@@ -22,14 +22,17 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any, Final
 
-from proxy.capture.watch.local_services import is_message_bus, outside_service
+from proxy.capture.watch.local_services import IO_URING_REFUSAL, is_message_bus, outside_service
 from proxy.capture.watch.process_memory import ip_address, socket_address
-from proxy.capture.watch.seccomp import ANSWER, CONTINUE, RECEIVE, REQUEST, RESPONSE, call_numbers
+from proxy.capture.watch.seccomp import ANSWER, CONTINUE, IO_URING, RECEIVE, REQUEST, RESPONSE, call_numbers
 
 MAX_DESTINATIONS: Final = 256
 """Destinations that are counted. Others are counted together."""
 
 OTHERS: Final = "other sockets"
+
+IO_URING_DESTINATION: Final = "io_uring", IO_URING
+"""What stands for protocol and destination where io_uring is refused."""
 
 
 class LocalSockets(threading.Thread):
@@ -49,7 +52,7 @@ class LocalSockets(threading.Thread):
         self.unread_reason = ""
         """Why addresses could not be read; empty if they could."""
 
-        self._connect = call_numbers()["connect"]
+        self._connect, self._io_uring = call_numbers()["connect"], call_numbers()[IO_URING]
 
     def begin(self, command: int) -> None:
         """Start the thread. `command`: the process of the command."""
@@ -92,6 +95,11 @@ class LocalSockets(threading.Thread):
         except OSError:
             return  # the calling process has ended
         name, pid, _, number, _, _, *arguments = REQUEST.unpack(request)
+        if number == self._io_uring:
+            self._counts[IO_URING_DESTINATION] += 1
+            with suppress(OSError):
+                fcntl.ioctl(self._listener, ANSWER, RESPONSE.pack(name, 0, -errno.EPERM, 0))
+            return
         found = None
         try:
             at, size = arguments[1:3] if number == self._connect else arguments[4:6]
@@ -148,7 +156,7 @@ class LocalSockets(threading.Thread):
             "protocol": protocol,
             "outcome": "refused" if is_refused else "passed",
             # Without the service the command may have behaved otherwise, as without a refused connection over TCP.
-            "past_proxy": is_refused and protocol != "udp" and not is_message_bus(destination),
+            "past_proxy": is_refused and protocol in ("unix", "vsock") and not is_message_bus(destination),
             "reason": _reason(protocol, destination, is_refused=is_refused),
             "sent": 0,
             "received": 0,
@@ -159,6 +167,8 @@ class LocalSockets(threading.Thread):
 def _reason(protocol: str, destination: str, *, is_refused: bool) -> str:
     if protocol == "udp":
         return "a captive command can send no datagrams except DNS queries"
+    if protocol == "io_uring":
+        return IO_URING_REFUSAL
     what = "unix socket" if protocol == "unix" else "vsock address"
     if not is_refused:
         return f"a connection to the {what} {destination} passed: what passed there was not recorded"

@@ -23,7 +23,7 @@ from proxy.capture.watch.process_memory import (
     socket_address,
     socket_type,
 )
-from proxy.capture.watch.seccomp import ANSWER, CONTINUE, RECEIVE, REQUEST, RESPONSE, call_numbers
+from proxy.capture.watch.seccomp import ANSWER, CONTINUE, IO_URING, RECEIVE, REQUEST, RESPONSE, call_numbers
 
 log = logging.getLogger(__name__)
 
@@ -140,6 +140,11 @@ class Supervisor(threading.Thread):
         except OSError:
             return  # the calling process has ended
         name, pid, _, number, _, _, *arguments = REQUEST.unpack(request)
+        if number == call_numbers()[IO_URING]:
+            with suppress(OSError):
+                fcntl.ioctl(listener, ANSWER, RESPONSE.pack(name, 0, -errno.EPERM, 0))
+            self._observer.note("io_uring", IO_URING, 0, is_refused=True)
+            return
         found: list[tuple[str, tuple[str, int]]] = []
         try:
             found = [one for one in self._destinations(pid, number, arguments) if not self._observer.is_own(*one[1])]

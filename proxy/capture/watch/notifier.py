@@ -19,7 +19,16 @@ if __name__ == "__main__":
     # An interpreter that is isolated from the environment and site-packages does not find Playhead's package.
     sys.path.append(os.path.abspath(__file__).rsplit("/proxy/", 1)[0])
 
-from proxy.capture.watch.seccomp import ANSWER, CONTINUE, RECEIVE, REQUEST, RESPONSE, call_numbers, install_filter
+from proxy.capture.watch.seccomp import (
+    ANSWER,
+    CONTINUE,
+    IO_URING,
+    RECEIVE,
+    REQUEST,
+    RESPONSE,
+    call_numbers,
+    install_filter,
+)
 
 FAILED = 125
 
@@ -27,7 +36,7 @@ CALLS = ("bind", "connect", "listen", "sendmsg", "sendmmsg")
 """What is reported, beside `sendto` with an address."""
 
 
-def become_command(channel: socket.socket, command: list[str]) -> None:
+def become_command(channel: socket.socket, command: list[str], *, refuses: bool) -> None:
     """Send the listener, or the reason why there is none, and execute the command."""
     listener: list[int | Exception] = []
     ready, done = threading.Event(), threading.Event()
@@ -45,7 +54,8 @@ def become_command(channel: socket.socket, command: list[str]) -> None:
     sender = threading.Thread(target=send, daemon=True)
     sender.start()
     try:
-        listener.append(install_filter(CALLS, may_lose_privileges=True))
+        calls = (*CALLS, IO_URING) if refuses else CALLS
+        listener.append(install_filter(calls, may_lose_privileges=True))
     except OSError as error:
         listener.append(error)
     ready.set()
@@ -89,7 +99,8 @@ if __name__ == "__main__":
     if role in ("pass", "refuse"):
         answer_all(int(descriptor), refuses=role == "refuse")
     else:
-        if rest[0] == "unset-lc-ctype":
+        how, locale, *command = rest
+        if locale == "unset-lc-ctype":
             # Python sets it if the locale is C (PEP 538).
             os.environ.pop("LC_CTYPE", None)
-        become_command(socket.socket(fileno=int(descriptor)), rest[1:])
+        become_command(socket.socket(fileno=int(descriptor)), command, refuses=how == "refuse")

@@ -19,15 +19,26 @@ MACHINES: "Mapping[str, tuple[int, int, dict[str, int]]]" = {
     "x86_64": (
         0xC000003E,
         317,
-        {"bind": 49, "connect": 42, "listen": 50, "sendto": 44, "sendmsg": 46, "sendmmsg": 307},
+        {"bind": 49, "connect": 42, "listen": 50, "sendto": 44, "sendmsg": 46, "sendmmsg": 307, "io_uring_setup": 425},
     ),
     "aarch64": (
         0xC00000B7,
         277,
-        {"bind": 200, "connect": 203, "listen": 201, "sendto": 206, "sendmsg": 211, "sendmmsg": 269},
+        {
+            "bind": 200,
+            "connect": 203,
+            "listen": 201,
+            "sendto": 206,
+            "sendmsg": 211,
+            "sendmmsg": 269,
+            "io_uring_setup": 425,
+        },
     ),
 }
 """AUDIT_ARCH, the number of seccomp, and those of other system calls, by machine (linux/audit.h, asm/unistd.h)."""
+
+IO_URING = "io_uring_setup"
+"""A call that a replay refuses: what a program does through io_uring is not reported, not even connections."""
 
 X32 = 0x40000000
 PR_SET_NO_NEW_PRIVS = 38

@@ -22,6 +22,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final, Literal
 
+from proxy.capture.watch.local_services import IO_URING_REFUSAL
 from proxy.capture.watch.notifications import Supervisor
 from proxy.capture.watch.polling import SocketPoller
 from proxy.capture.watch.survivors import NOTIFIER, start_answering_process
@@ -47,6 +48,8 @@ class Escape:
     @property
     def sentence(self) -> str:
         """The reason of the gap that this escape becomes, or why it was refused."""
+        if self.protocol == "io_uring":
+            return IO_URING_REFUSAL
         if self.is_refused:
             return "its client ignores the proxy variables, and a replay makes no connection past the proxy"
         what = "datagrams were sent" if self.protocol == "udp" else "a connection was opened"
@@ -82,7 +85,7 @@ class EscapeCounter:
         host = _plain_host(host)
         if (host, port) in self._own:
             return
-        if protocol in ("unix", "vsock"):
+        if protocol in ("unix", "vsock", "io_uring"):
             key = protocol, host, is_refused
         else:
             key = protocol, f"[{host}]:{port}" if ":" in host else f"{host}:{port}", is_refused
@@ -131,7 +134,15 @@ async def _run_with_seccomp(
     own_end, command_end = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
     command_end.set_inheritable(True)
     _adopt_orphans()
-    line = [sys.executable, "-I", "-S", str(NOTIFIER), "become", str(command_end.fileno())]
+    line = [
+        sys.executable,
+        "-I",
+        "-S",
+        str(NOTIFIER),
+        "become",
+        str(command_end.fileno()),
+        "refuse" if refuses else "pass",
+    ]
     line += ["keep-environment" if "LC_CTYPE" in environment else "unset-lc-ctype", *command]
     supervisor, polling = Supervisor(own_end, counter, refuses=refuses), SocketPoller(counter)
     supervisor.start()

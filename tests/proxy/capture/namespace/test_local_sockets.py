@@ -24,6 +24,18 @@ from tests.proxy.capture.receiver import receiving
 from tests.proxy.capture.running import needs_namespaces
 
 
+def _io_uring_result() -> str:
+    """Whether this system already refuses io_uring, as Docker does."""
+    libc = ctypes.CDLL(None, use_errno=True)
+    descriptor = libc.syscall(425, 1, ctypes.create_string_buffer(120))
+    if descriptor >= 0:
+        os.close(descriptor)
+    return "refused" if descriptor < 0 and ctypes.get_errno() == errno.EPERM else "as usual"
+
+
+IO_URING_BEFORE = _io_uring_result()
+
+
 class Service:
     """A service of this machine at a unix socket, which counts what reaches it."""
 
@@ -189,6 +201,21 @@ async def test_a_replay_without_a_service_is_not_right_except_for_a_message_bus(
 )
 def test_message_buses_are_known_by_their_paths(path: str, expected: bool) -> None:
     assert is_message_bus(path) == expected
+
+
+SET_UP_IO_URING = """
+import ctypes, errno
+libc = ctypes.CDLL(None, use_errno=True)
+descriptor = libc.syscall(425, 1, ctypes.create_string_buffer(120))
+assert (descriptor < 0 and ctypes.get_errno() == errno.EPERM) == (sys.argv[1] == "refused"), ctypes.get_errno()
+"""
+
+
+async def test_a_replay_refuses_io_uring_by_which_connections_would_not_be_noticed(capture: CapturePlan) -> None:
+    assert await run_captive(capture, SET_UP_IO_URING, IO_URING_BEFORE) == {}
+    replay = replace(capture, passes_other_tcp=False, is_replay=True)
+    found = await run_captive(replay, SET_UP_IO_URING, "refused")
+    assert found == {"io_uring_setup": ("io_uring", "refused", 1)}
 
 
 async def test_allow_local_lets_a_replay_reach_it(capture: CapturePlan, service: Service) -> None:

@@ -158,6 +158,18 @@ async def test_what_outlives_a_replay_may_still_listen(tmp_path: Path) -> None:
     assert await daemon.act() == "done"
 
 
+async def test_a_replay_refuses_io_uring_which_is_not_watched() -> None:
+    script = (
+        "import ctypes, errno; libc = ctypes.CDLL(None, use_errno=True)\n"
+        "assert libc.syscall(425, 1, ctypes.create_string_buffer(120)) < 0 and ctypes.get_errno() == errno.EPERM"
+    )
+    found = await watch_script(script, refuses=True)
+    assert found.code == 0
+    assert [(one.protocol, one.destination, one.is_refused) for one in found.escapes] == [
+        ("io_uring", "io_uring_setup", True)
+    ]
+
+
 async def test_a_replay_refuses_what_would_go_past_the_proxy(tmp_path: Path) -> None:
     visits: list[str] = []
 
