@@ -33,7 +33,7 @@ function View({ path, query }) {
   useEffect(() => {
     let isCurrent = true;
     resetFault();
-    if (!route) return undefined;
+    if (!route) return;
     document.title = [...Object.values(route.params).slice(0, 2), route.title, "Playhead"].join(" · ");
     route.load().then(
       (module) => isCurrent && setLoaded({ component: module.default, path }),

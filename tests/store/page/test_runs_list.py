@@ -96,6 +96,19 @@ async def test_a_walk_with_the_keyboard(visitor: Visitor) -> None:
     await page.locator(ROW).first.wait_for()
 
 
+async def test_who_goes_back_to_a_list_is_where_he_was(visitor: Visitor) -> None:
+    """Its rows are fetched anew, and until they are there is nothing to scroll."""
+    page = await visitor.open("/", ready=ROW, height=300)
+    await page.locator(ROW).nth(7).scroll_into_view_if_needed()
+    before = await page.evaluate("scrollY")
+    assert before > 50
+    await page.locator(ROW).nth(7).click()
+    await page.wait_for_url(re.compile(r"/runs/"))
+    await page.wait_for_function("scrollY === 0")
+    await page.go_back()
+    await page.wait_for_function("(before) => Math.abs(scrollY - before) < 2", arg=before)
+
+
 async def test_the_theme_is_chosen_and_remembered(visitor: Visitor) -> None:
     page = await visitor.open("/", ready=ROW, is_loaded=True)
     for theme in ("light", "dark"):

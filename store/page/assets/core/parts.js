@@ -84,7 +84,7 @@ export function MoreInSight({ isBusy = false, onMore, children }) {
   const current = useRef(onMore);
   current.current = onMore;
   useEffect(() => {
-    if (isBusy) return undefined;
+    if (isBusy) return;
     const observer = new IntersectionObserver((seen) => seen.some((one) => one.isIntersecting) && current.current(), { rootMargin: "600px" });
     observer.observe(root.current);
     return () => observer.disconnect();
@@ -177,7 +177,6 @@ export async function writeClipboard(text) {
   field.select();
   document.execCommand("copy");
   field.remove();
-  return undefined;
 }
 
 /** An input whose value is in the address: `onCommit(text or null)` when it is left or entered. What is being typed is kept here, because
@@ -218,7 +217,7 @@ export function Menu({ label, items, title, isOpen: opensNow = false, onClose = 
   };
   useEffect(() => setOpen(opensNow), [opensNow]);
   useEffect(() => {
-    if (!isOpen) return undefined;
+    if (!isOpen) return;
     root.current.querySelector("[aria-disabled=false]")?.focus();
     const outside = (event) => root.current.contains(event.target) || close(false);
     addEventListener("pointerdown", outside, true);

@@ -45,9 +45,18 @@ export function href(path, params = {}) {
 
 /** Open a view. With `{replace: true}` the back button skips this address. */
 export function navigate(path, params = {}, { replace = false } = {}) {
+  if (!replace) history.replaceState(scrollY, "");
   history[replace ? "replaceState" : "pushState"](null, "", href(path, params));
-  if (!replace) window.scrollTo(0, 0);
+  if (!replace) scrollTo(0, 0);
   notify();
+}
+
+/** Scroll to where the reader was, once the view that is fetched anew is that long; give up after three seconds. */
+function scrollBack(y, left = 60) {
+  if (scrollY < y - 1 && left) {
+    scrollTo(0, y);
+    setTimeout(scrollBack, 50, y, left - 1);
+  }
 }
 
 /** Change some parameters of this address; null removes one. */
@@ -62,7 +71,7 @@ function notify() {
   const now = read();
   for (const listener of listeners) listener(now);
 }
-addEventListener("popstate", notify);
+addEventListener("popstate", ({ state }) => { notify(); scrollBack(state); });
 addEventListener("hashchange", notify);
 
 /** `{path, query}` of the address; the component is drawn again when it changes. */

@@ -46,7 +46,7 @@ function useBody(address, end, encoding, isWhole) {
   const [error, setError] = useState(null);
   const { data, total } = state;
   useEffect(() => {
-    if (total !== null && data.length >= Math.min(end, total)) return undefined;
+    if (total !== null && data.length >= Math.min(end, total)) return;
     let isCurrent = true;
     const load = async () => {
       const range = isWhole || isOffline ? null : `bytes=${data.length}-${end - 1}`;

@@ -39,7 +39,7 @@ export function StackedBars({ buckets, series, format, onZoom, label, isHourly }
     setDrag(null);
   };
   useEffect(() => {
-    if (!drag) return undefined;
+    if (!drag) return;
     addEventListener("pointerup", finish);
     return () => removeEventListener("pointerup", finish);
   });

@@ -109,7 +109,7 @@ function showTurn(step) {
   const top = Math.max(46, document.querySelector(".run-stick")?.getBoundingClientRect().bottom ?? 0) + 8;
   const box = turn.getBoundingClientRect();
   if (box.top >= top - 1 && box.bottom <= innerHeight) return;
-  window.scrollBy(0, box.top - top);
+  scrollBy(0, box.top - top);
 }
 
 const RAIL = 30;
@@ -164,7 +164,7 @@ export function Conversation({ run, timeline, conversation, selected, scrolls, m
   const effectsBefore = (step) => html`<${Effects} run=${run} groups=${effects.get(step)} exchanges=${timeline.run.exchanges} />`;
   const isThere = selected !== null && items.has(selected);
   useLayoutEffect(() => {
-    if (!scrolls || !isThere) return undefined;
+    if (!scrolls || !isThere) return;
     showTurn(selected);
     // Turns that were never drawn have an estimated height: look again when they are.
     const timer = setTimeout(showTurn, 60, selected);

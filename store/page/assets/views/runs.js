@@ -130,7 +130,7 @@ export default function Runs({ query }) {
   };
   const toggle = (id) => setChecked(checked.includes(id) ? checked.filter((one) => one !== id) : [...checked, id].slice(-2));
   const compare = () => checked.length === 2 && navigate(path`/diff/${checked[0]}/${checked[1]}`);
-  const showNew = () => { news.clear(); list.reload(); window.scrollTo(0, 0); };
+  const showNew = () => { news.clear(); list.reload(); scrollTo(0, 0); };
   const openFilters = () => {
     setFiltersOpen(true);
     setTimeout(() => /** @type {HTMLElement} */ (document.querySelector(".facets button, .facets input"))?.focus());
