@@ -21,6 +21,7 @@ from proxy.capture.namespace.isolation import Isolation, Kind, NotCaptive
 from proxy.capture.pinned import recorded_clock, with_pinned
 from proxy.effects.launch import EffectsOptions, effects_environment
 from proxy.errors import Failure
+from proxy.processes.child_process import describe_end
 from proxy.processes.store_client import Api, path_segment
 from proxy.trust.client_environment import (
     captive_environment,
@@ -135,6 +136,9 @@ class CommandResult(msgspec.Struct, frozen=True, kw_only=True):
 
     not_watched_reason: str | None = None
     """Why short connections may have escaped unnoticed."""
+
+    worker_end: str = ""
+    """How the command's proxy worker ended, if it failed: connections after that were refused, and are not in the recording."""
 
     @property
     def escaped_connections(self) -> list[Mapping[str, Any]]:
@@ -393,6 +397,8 @@ def isolation_lines(ran: CommandResult, *, is_replay: bool, reported: Collection
 
     `reported`: the destinations whose refusal is already in the report of a replay.
     """
+    if ran.worker_end:
+        yield _worker_sentence(ran.worker_end)
     if ran.not_captive_reason:
         yield f"not isolated: {ran.not_captive_reason}"
     if ran.not_watched_reason:
@@ -418,8 +424,20 @@ def store_escapes(api: Api, run: str, ran: CommandResult) -> None:
     # The worker has stored the gaps of the TCP connections that it passed.
     past = [*ran.escaped_connections, *(one for one in ran.passed_connections if one["protocol"] in PAST_WORKER)]
     gaps = [{"reason": one["reason"], "count": one["count"]} for one in past]
+    if ran.worker_end:
+        gaps.append({"reason": _worker_sentence(ran.worker_end), "count": 1})
     if gaps:
         api.post(f"/runs/{path_segment(run)}/gaps", json={"gaps": gaps})
+
+
+def with_worker_ends(ran: CommandResult, statuses: Collection[int]) -> CommandResult:
+    """Add how the command's proxy worker ended, by the exit statuses of its workers."""
+    failed = next((status for status in statuses if status != 0), None)
+    return ran if failed is None else msgspec.structs.replace(ran, worker_end=describe_end(failed))
+
+
+def _worker_sentence(end: str) -> str:
+    return f"the proxy worker {end}: what the command asked after that was refused, and is not recorded"
 
 
 def _list_destinations(connections: Sequence[Mapping[str, Any]]) -> str:

@@ -26,6 +26,7 @@ from proxy.capture.command import (
     isolation_lines,
     run_command,
     store_escapes,
+    with_worker_ends,
 )
 from proxy.capture.pinned import proxy_label, unresolved_label
 from proxy.commands.record import check_run_id, new_run_id
@@ -111,10 +112,11 @@ async def fork(settings: Settings, command: Sequence[str], fork_command: ForkCom
             if pinned and worker_info.get("control"):
                 note_exit(worker_info["control"], child, processes.run_token(child), result.code)
         finally:
-            await processes.close_workers()
+            ends = await processes.close_workers()
             if bundle.parent == processes.data.replays:
                 # An erasure of the run deletes it, too.
                 bundle.unlink(missing_ok=True)
+        result = with_worker_ends(result, ends)
         report = _take_report(report_file)
         if report is not None:
             report = report_with_escapes(

@@ -22,6 +22,7 @@ from proxy.capture.command import (
     isolation_lines,
     run_command,
     store_escapes,
+    with_worker_ends,
 )
 from proxy.capture.pinned import environment_label, pinned_by_label, unresolved_label, variables_to_pin
 from proxy.commands.code_version import add_version, code_labels
@@ -126,7 +127,7 @@ async def _run_and_open(
             result = await run_command(plan)
             if plan.effects is not None:
                 _note_exit(plan.worker_info, run, processes.run_token(run), result.code)
-            await processes.close_workers()
+            result = with_worker_ends(result, await processes.close_workers())
             if opening is not None:
                 with show_waiting("starting the store server"):
                     await opening

@@ -47,6 +47,24 @@ except OSError as error:
     print(error)
 """
 
+WORKER_KILLER = """
+import glob, os, signal, urllib.parse, urllib.request
+print(urllib.request.urlopen("http://tools.example/order").read())
+port = urllib.parse.urlsplit(os.environ["HTTP_PROXY"]).port
+rows = [line.split() for line in open("/proc/net/tcp")]
+inode, = (row[9] for row in rows if row[1] == f"0100007F:{port:04X}" and row[3] == "0A")
+for link in glob.glob("/proc/[0-9]*/fd/*"):
+    try:
+        if os.readlink(link) == f"socket:[{inode}]":
+            os.kill(int(link.split("/")[2]), signal.SIGKILL)
+    except OSError:
+        pass
+try:
+    urllib.request.urlopen("http://tools.example/order")
+except OSError as error:
+    print(error)
+"""
+
 WITHOUT_NAMESPACES = 'echo 0 > /proc/sys/user/max_net_namespaces && exec "$@"'
 """For a user namespace of its own: no network namespace may be created in it."""
 
@@ -209,3 +227,18 @@ async def test_a_refund_on_a_connection_of_the_shell_is_named_and_not_made_again
     assert (code, shop.refunds) == (0, 1), err
     assert "Bad file descriptor" in out
     assert f"refused: inherited 127.0.0.1:{shop.port}" in err
+
+
+async def test_a_worker_that_was_killed_is_a_gap_of_the_run(shop: Shop, data: Path, database_url: str) -> None:
+    config = data.with_name("playhead.toml")
+    config.write_text(
+        f'database_url = "{database_url}"\n[upstreams]\n"tools.example" = "http://127.0.0.1:{shop.port}"\n'
+    )
+    options = ("--config", str(config), "--isolation", "off", "--run", "killed")
+    code, out, err = await playhead("record", data, *options, "--", sys.executable, "-c", WORKER_KILLER)
+    assert (code, "refused" in out) == (0, True), out + err
+    sentence = "the proxy worker was killed (SIGKILL)"
+    assert sentence in err
+    assert "recorded killed: 1 call" in err
+    _, shown, err = await playhead("show", data, "killed", "--json", "--config", str(config))
+    assert sentence in shown, err
