@@ -11,7 +11,7 @@ from calls.codec.json import dumps
 from calls.keys.divergence import Difference, shorten_pointer
 from calls.keys.key import make_key
 from calls.model import Json, Request
-from calls.placeholder import MIN_SIZE, number_placeholders
+from calls.placeholder import MIN_SIZE, PREFIX, number_placeholders
 from calls.route import route_request
 from calls.websocket_messages import opening_request
 from replay.incoming_request import IncomingRequest
@@ -29,6 +29,8 @@ _RESTORE_RULES = (
     "if [[profile]] in playhead.toml was changed since, undo that; a new version of Playhead may have other rules, too"
 )
 _LONGER_KEY = f"give the client a dummy key of {MIN_SIZE} characters or more: a shorter one is replaced by asterisks, which match no other key"
+_PERSONAL_DATA = "set redact_personal_data or redact_names_file in playhead.toml as when the run was recorded, which replaced personal data"
+_PERSONAL_PLACEHOLDER = PREFIX + b"D"
 _MORE_TIME = "give the client more time: increase its timeout, or use --pace instant"
 _TRY_RECORDED_PACE = (
     "if the client depends on the size or timing of what it reads, send the pieces at their recorded times instead of all"
@@ -245,6 +247,8 @@ def _no_match_miss(incoming: IncomingRequest, recording: Recording, key: str, cl
         fix = (
             f"{_LONGER_KEY}; or {incoming.record_again}"
             if any(map(_is_short_secret, nearest.differences))
+            else f"{_PERSONAL_DATA}; or {incoming.record_again}"
+            if _has_personal_data(closest.exchange.request) and not _has_personal_data(incoming.request)
             else incoming.record_again
         )
         detail = f"{detail} {_difference_sentence(nearest)}{_redaction_sentence(recording)}"
@@ -253,6 +257,11 @@ def _no_match_miss(incoming: IncomingRequest, recording: Recording, key: str, cl
     if recording.has_older_redaction:
         detail += _redaction_sentence(recording)
     return _new_miss(incoming, "no_match", detail, _no_match_fix(incoming, nearest), key, nearest)
+
+
+def _has_personal_data(request: Request) -> bool:
+    """Whether personal data was replaced in a request, which only a setting does."""
+    return _PERSONAL_PLACEHOLDER in request.body.data or _PERSONAL_PLACEHOLDER.decode() in request.url
 
 
 def _redaction_sentence(recording: Recording) -> str:

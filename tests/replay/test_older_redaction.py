@@ -128,6 +128,7 @@ async def test_a_setting_that_redacts_less_than_it_did_is_named() -> None:
     problem = json.loads((await ask(replays, request)).body)
     assert problem["playhead"]["reason"] == "redaction_changed"
     assert "as today's rules redact them" in problem["detail"]
+    assert "set redact_personal_data or redact_names_file" in problem["playhead"]["fix"]
 
 
 async def test_a_miss_after_all_shows_no_secret_and_says_what_was_tried() -> None:
