@@ -33,7 +33,6 @@ from replay.recording import Recording
 from replay.reframing.adapt_answer import AdaptedAnswer, adapt_answer
 from replay.reframing.echoed_ids import request_with_ids, with_present_ids
 from replay.reframing.id_pairs import KnownPairs, Pairs
-from replay.reframing.lifetimes import with_recorded_lifetimes
 from replay.reframing.resumed_streams import ResumedStreams
 from replay.replay_options import ReplayOptions
 from replay.report import REPORT_LISTED, Tally, build_report, interrupted_report, report_with_effects
@@ -414,9 +413,8 @@ class Session:
         answer_waiting_client = partial(self._miss_of_waiting_client, incoming, recorded, tier)
         note_client_left = partial(self._note_client_left, incoming, recorded, tier, fit.exchange)
         may_be_left = stream is not None and stream.may_be_left
-        now = self.wall_clock()
         answer = playback.recorded_answer(
-            playback.with_living_cookies(with_recorded_lifetimes(fit.exchange, now), now),
+            playback.with_living_cookies(fit.exchange, self.wall_clock()),
             self.options.pace,
             header,
             answer_waiting_client=answer_waiting_client,

@@ -6,6 +6,5 @@ id_pairs        tell by their ids which of several equal requests was meant
 echoed_ids      replace ids that a client draws anew and answers repeat
 id_rewrite      replace ids that the client makes
 readdress       replace the ids of JSON-RPC
-lifetimes       keep answers valid for as long as they were
 resumed_streams the same on streams that continue where another broke off
 """
