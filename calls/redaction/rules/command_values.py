@@ -21,7 +21,10 @@ _ARGUMENT = Either((NEXT_ITEM, (Repeat("[ =]", 0, 2), *MAYBE_QUOTE)))
 """What is between an option and its value, if anything is."""
 
 _WORD_BEFORE = (" ", '"', "'")
-_SAME_COMMAND = rb"[^\n|;&]*\Z"
+_CONTINUED = rb"(?<=\\)\n|(?<=\\\r)\n"
+_SAME_LINE = rb"(?:[^\n]|" + _CONTINUED + rb")*\Z"
+_SAME_COMMAND = rb"(?:[^\n|;&]|" + _CONTINUED + rb"|(?<=[^\s;&\"'])[;&](?=[\w%]))*\Z"
+"""Up to the next command. A sign between two words, as in `?a=1&b=2`, separates no commands."""
 
 _MYSQL = re.compile(rb"\b(?:mysql|mariadb)[\w-]*" + _SAME_COMMAND)
 _COMMANDS = {
@@ -54,22 +57,27 @@ def is_of_another_command(data: bytes, at: int) -> bool:
     """
     if data[at + 1 : at + 2] != b"-" or data[at : at + 1] not in (b" ", b'"', b"'"):
         return False
-    before = data[max(0, at - LOOKBEHIND) : at]
-    begin = max(map(before.rfind, (b"\n", b"|", b";", b"&")))
-    return _ANY_COMMAND.search(before, begin + 1) is None
+    begin = max(0, at - LOOKBEHIND)
+    line = data.rfind(b"\n", begin, at)
+    if line > 0 and data[line - 1 : line] not in (b"\\", b"\r"):
+        begin = line
+    return _ANY_COMMAND.search(data, begin, at) is None
 
 
 _BEGIN = (Repeat("[A-Za-z0-9+/=_.~:@!#^-]", 8, 8),)
 _SHORTEST = 4
 _STUCK = re.compile(rb"[ \"']-p(?:\\{0,7}[\"'])?")
-_CURL = re.compile(rb"\b(?:curl|wget|http|https)\b(?!:)" + _SAME_COMMAND)
+_CURL = re.compile(rb"\b(?:curl|wget|http|https(?!:))\b" + _SAME_LINE)  # headers have semicolons
 _SETTING = re.compile(rb"\b(?:set|config|configure|create)\b" + _SAME_COMMAND)
-_NOT_A_VALUE = re.compile(rb"[-$<`{(].*|(?i:[a-z_-]*(?:password|passwd|pass|token|secret|value|key)s?)", re.DOTALL)
+_NOT_A_VALUE = re.compile(
+    rb"[-$<`{(].*|(?i:[a-z_-]*(?:password|passwd|pass|token|secret|value|key)s?)|(?:[\d.]+:)?\d+:\d+(?:/\w+)?",
+    re.DOTALL,
+)
 _ENCODED = re.compile(rb"(?=[^A-Z]*[A-Z])(?=[^a-z]*[a-z])[A-Za-z0-9+/]{8,}={0,2}")
 
 
 def _is_given(data: bytes, lead: int, start: int, stop: int) -> bool:
-    """Return whether a word is a value that was given, and no option, variable or stand-in (`-p PASSWORD`)."""
+    """Return whether a word is a value that was given, and no option, variable, stand-in (`-p PASSWORD`) or port (`-p 8080:80`)."""
     return (
         stop - start >= _SHORTEST
         and is_actual_value(data, lead, start, stop)
@@ -102,6 +110,7 @@ def _is_setting(data: bytes, lead: int, start: int, stop: int) -> bool:
     return is_assigned(data, lead, start, stop) or _ENCODED.fullmatch(data, start, stop) is not None
 
 
+_LOOKAHEAD = 96
 _LOGIN_BEHIND = re.compile(
     rb"(?:\\{0,7}[\"'])?\s*\|\s*(?:sudo\s+-S|(?:[\w./-]+\s+){1,6}(?:login|secret|--password-stdin|--with-token)\b|chpasswd)"
 )
@@ -110,7 +119,7 @@ _LOGIN_BEHIND = re.compile(
 @reject_replaced
 def _is_piped(data: bytes, lead: int, start: int, stop: int) -> bool:
     """Return whether a value is written to the input of a command that expects a password or token there."""
-    return _LOGIN_BEHIND.match(data, stop) is not None and _is_given(data, lead, start, stop)
+    return _LOGIN_BEHIND.match(data, stop, stop + _LOOKAHEAD) is not None and _is_given(data, lead, start, stop)
 
 
 _LOGIN = re.compile(rb"(?:\b(?:login|secret|chpasswd)\b|--with-token\b|-stdin\b)" + _SAME_COMMAND)
@@ -135,11 +144,21 @@ def _rule(
         end=named_end,
         is_real=is_real,
         is_bounded=is_bounded,
-        lookahead=64 if is_real is _is_piped else 0,
+        lookahead=_LOOKAHEAD if is_real is _is_piped else 0,
     )
 
 
 _SPACES = (Repeat("[ ]", 1, 4), *MAYBE_QUOTE)
+_WRITTEN = (
+    Word(("echo ", "printf ")),
+    Either(
+        (
+            MAYBE_QUOTE,
+            (Word(("-n ", "-e ", "-ne ", "-en ")), *MAYBE_QUOTE),
+            (*MAYBE_QUOTE, Word(("%s",)), Repeat(r"[\\n\"']", 0, 12), Word((" ",)), *MAYBE_QUOTE),
+        )
+    ),
+)
 _USERS = tuple(f"{before}--{name}" for before in _WORD_BEFORE for name in ("user", "proxy-user", "auth"))
 _LOGIN_OPTION = Either(
     (
@@ -162,7 +181,7 @@ COMMANDS = (
     ),
     _rule((Word(("--body",)), _ARGUMENT), _after(_SECRET_SET, _is_given_value)),
     # What a command reads from its input
-    _rule((Word(("echo ", "printf ")), *MAYBE_QUOTE), _is_piped, begin=_BEGIN, is_bounded=True),
+    _rule(_WRITTEN, _is_piped, begin=_BEGIN, is_bounded=True),
     _rule((Word(("<<<",)), Repeat("[ ]", 0, 2), *MAYBE_QUOTE), _after(_LOGIN, _is_given_value)),
     _rule((Word(("vault login", "wandb login", "cargo login")), *_SPACES), is_assigned, is_bounded=True),
     _rule((Word(("pass:",)),), _after(_OPENSSL, _is_given_value), is_bounded=True),

@@ -326,7 +326,7 @@ class Scanner:
         """Skip a piece that is known not to change."""
         self.decided_to += len(data)
         before = self._before
-        keeps = before[-1:] == b"\n" or len(data) >= LOOKBEHIND
+        keeps = _ends_line(before) or len(data) >= LOOKBEHIND
         self._before = (data if keeps else before + data)[-LOOKBEHIND:] or b"\n"
 
     def try_pass_on(self, data: bytes) -> int:
@@ -359,7 +359,7 @@ class Scanner:
     def _feed(self, data: bytes, *, last: bool) -> list[Edit]:
         rest = self._rest + data
         # A word may have begun in the previous piece: match with its last bytes as context.
-        text, at = (rest, 0) if self._before[-1:] == b"\n" else (self._before + rest, len(self._before))
+        text, at = (rest, 0) if _ends_line(self._before) else (self._before + rest, len(self._before))
         edits: list[Edit] = []
         text, done = self._scan(text, at, edits, last=last)
         self.decided_to += done - at
@@ -494,6 +494,11 @@ class Scanner:
         ):
             return False
         return match.rule.is_real(text, match.lead, match.start, min(stop, match.start + MAX_BLOCK))
+
+
+def _ends_line(before: bytes) -> bool:
+    """Return whether what follows is in another line, which a command may continue after a backslash."""
+    return before[-1:] == b"\n" and not before.endswith((b"\\\n", b"\\\r\n"))
 
 
 def _without_last_escapes(data: bytes) -> bytes:

@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 import pytest
 
-from calls.redaction.redactor import Redactor
+from calls.redaction.redactor import Redactor, redact_whole_body
 from calls.redaction.rules.secret_names import SECRET_NAMES
 from tests.calls.secrets import KEY
 
@@ -44,10 +44,14 @@ COMMANDS = (
     f"curl -U me:{TOKEN} https://example.com",
     f"curl --user me:{TOKEN} https://example.com",
     f"curl --oauth2-bearer {TOKEN} https://example.com",
+    f"curl 'https://example.com/?a=1&b=2' -u me:{TOKEN}",
+    f"curl -H 'Accept: a;q=1' -u me:{TOKEN} https://example.com",
+    f"fetch http://example.com -u me:{TOKEN}",
     f"http -a me:{TOKEN} example.com",
     f"sshpass -p '{TOKEN}' ssh -p 2222 me@example.com",
     f"twine upload -u __token__ -p {TOKEN} dist/x.whl",
     f"mongosh -u me -p {TOKEN} db",
+    f"mongosh 'mongodb://h/?a=1&b=2' -u me -p {TOKEN}",
     f"redis-cli -h cache -a {TOKEN} ping",
     f"ldapsearch -D cn=me -w {TOKEN} -x",
     f"dotnet nuget push x.nupkg -k {TOKEN}",
@@ -55,6 +59,13 @@ COMMANDS = (
     f"openssl rsa -passin pass:{TOKEN} -in key",
 )
 AS_LINES = (
+    f"curl https://example.com \\\n  -H 'Accept: */*' \\\n  -u me:{TOKEN}",
+    f"docker login \\\r\n  -u me -p {TOKEN}",
+    f"echo -n {TOKEN} | docker login -u me --password-stdin",
+    f"echo -n '{TOKEN}' | gh auth login --with-token",
+    f"printf %s {TOKEN} | docker login -u me --password-stdin",
+    f"printf '%s' \"{TOKEN}\" | docker login -u me --password-stdin",
+    f"printf '%s\\n' '{TOKEN}' | docker login -u me --password-stdin",
     f"echo {TOKEN} | docker login -u me --password-stdin",
     f"echo '{TOKEN}' | gh auth login --with-token",
     f'printf "{TOKEN}" | npx wrangler secret put API',
@@ -105,6 +116,27 @@ def test_a_secret_in_a_command_is_replaced(command: str, form: str) -> None:
         json.loads(new)
 
 
+@pytest.mark.parametrize("size", [1, 7, 16, 64, 100])
+@pytest.mark.parametrize("form", ["text", "json"])
+@pytest.mark.parametrize(
+    "command",
+    [
+        *COMMANDS,
+        *AS_LINES,
+        f"echo {TOKEN} | docker --config {'a' * 60} login",
+        f"curl \\\n-u me:{TOKEN}\n-u me:{TOKEN}",
+    ],
+)
+def test_pieces_of_a_body_do_not_matter(command: str, form: str, size: int) -> None:
+    data, media = FORMS[form](command).encode(), "text/plain" if form == "text" else "application/json"
+    body = REDACTOR.new_body_redactor(media)
+    pieces = [piece for at in range(0, len(data), size) for piece in body.feed(data[at : at + size], at)]
+    assert (
+        b"".join(piece.data for piece in (*pieces, *body.finish()))
+        == redact_whole_body(REDACTOR.new_body_redactor(media), data)[0]
+    )
+
+
 @pytest.mark.parametrize("size", [1, 7, 16])
 @pytest.mark.parametrize("command", [COMMANDS[0], COMMANDS[12], COMMANDS[19], COMMANDS[25], AS_LINES[0]])
 def test_a_secret_in_a_command_that_a_model_spells_out_is_replaced(command: str, size: int) -> None:
@@ -129,6 +161,7 @@ def test_a_secret_in_a_command_that_a_model_spells_out_is_replaced(command: str,
         "git config --global user.name Ada2Lovelace",
         "docker run -p 8080:80 -u 1000:1000 image1",
         "docker login; docker run -p 8080:80 image1",
+        "docker login\ndocker run -p 127.0.0.1:8080:80/tcp image1",
         "docker login -u me -p $TOKEN && docker run -p 8080:80 image1",
         "docker login -u me -p PASSWORD",
         "docker login -u me --password-stdin registry1.example.com",
