@@ -308,7 +308,9 @@ def _escape_report(escape: "Escape") -> dict[str, Any]:
 
 def _own_addresses(plan: CommandPlan) -> Iterator[tuple[str, int]]:
     if control := plan.worker_info.get("control"):
-        yield from ((os.path.realpath(path), 0) for path in (control, effects_path(control)))
+        # The control socket is for a `playhead record` within a recording. In a replay it would lead past the refusals.
+        paths = (control, effects_path(control)) if plan.passes_other_traffic else (effects_path(control),)
+        yield from ((os.path.realpath(path), 0) for path in paths)
     yield from _url_addresses(*filter(None, (str(plan.worker_info["proxy"]), plan.api)))
 
 

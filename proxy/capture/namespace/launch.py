@@ -19,7 +19,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final, Self
 
-from proxy.capture.control_path import LOAD_TIMEOUT
+from proxy.capture.control_path import LOAD_TIMEOUT, effects_path
 from proxy.capture.namespace import channel, listening
 from proxy.capture.namespace.browser_policies import policy_binds
 from proxy.capture.namespace.isolation import NotCaptive, step_failure, unsupported_reason
@@ -353,9 +353,10 @@ class Captive:
                 f"this system does not allow watching system calls (seccomp): {message['unwatched']}"
             )
             return
+        allowed = [path for path, _ in self._capture.allow_local if path.startswith("/")]
         self._local_sockets = LocalSockets(
             descriptors[0],
-            allowed=[path for path, _ in self._capture.allow_local if path.startswith("/")],
+            allowed=[*allowed, str(effects_path(self._capture.control))],
             own_directory=Path(self._capture.control).parent,
             refuses=not self._capture.passes_other_tcp,
         )

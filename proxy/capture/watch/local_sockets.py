@@ -39,7 +39,7 @@ class LocalSockets(threading.Thread):
     """A thread that answers the notifications of one command."""
 
     def __init__(self, listener: int, *, allowed: Collection[str], own_directory: Path, refuses: bool) -> None:
-        """`own_directory`: that of Playhead's own sockets. `allowed`: paths of sockets that may be reached."""
+        """`allowed`: paths of sockets that may be reached. `own_directory`: that of Playhead's own sockets, which a recording may reach."""
         super().__init__(name="watch local sockets", daemon=True)
         self._listener = listener
         self._allowed = {os.path.realpath(one) for one in allowed}
@@ -132,7 +132,9 @@ class LocalSockets(threading.Thread):
         return None
 
     def _is_excepted(self, pid: int, path: str) -> bool:
-        return path in self._allowed or os.path.dirname(path) == self._own_directory or self._is_own(pid, path)
+        # A `playhead up` of this machine listens there, too, and would record for the command of a replay from the network.
+        is_playhead = not self._refuses and os.path.dirname(path) == self._own_directory
+        return path in self._allowed or is_playhead or self._is_own(pid, path)
 
     def _is_own(self, pid: int, path: str) -> bool:
         """Whether a process in the command's network listens at this socket."""

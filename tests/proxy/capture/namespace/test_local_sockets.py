@@ -9,11 +9,13 @@ import socket
 import sys
 import threading
 from collections.abc import Iterator
+from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
+from proxy.capture.control_path import effects_path
 from proxy.capture.namespace.launch import Captive, CapturePlan, CaptureReport
 from proxy.capture.namespace.trust_files import AuthorityFiles
 from proxy.capture.watch.local_services import is_message_bus
@@ -216,6 +218,22 @@ async def test_a_replay_refuses_io_uring_by_which_connections_would_not_be_notic
     replay = replace(capture, passes_other_tcp=False, is_replay=True)
     found = await run_captive(replay, SET_UP_IO_URING, "refused")
     assert found == {"io_uring_setup": ("io_uring", "refused", 1)}
+
+
+async def test_a_replay_reaches_of_the_sockets_of_playhead_that_of_its_effects_alone(
+    capture: CapturePlan, tmp_path: Path
+) -> None:
+    """Behind the others are processes that have the network: a `playhead record` in a replay would record from it."""
+    # The other one stands for the control socket of another worker, in the same directory.
+    with closing(Service(Path(capture.control).parent)) as up, socket.socket(socket.AF_UNIX) as effects:
+        effects.bind(str(effects_path(capture.control)))
+        effects.listen()
+        reach = "import socket, sys; socket.socket(socket.AF_UNIX).connect(sys.argv[2])\n"
+        assert await run_captive(capture, reach + VISIT, up.path, effects.getsockname()) == {}
+        replay = replace(capture, passes_other_tcp=False, is_replay=True)
+        found = await run_captive(replay, reach + REFUSED, up.path, effects.getsockname())
+        assert found == {up.path: ("unix", "refused", 1)}
+        assert up.visits == 1
 
 
 async def test_allow_local_lets_a_replay_reach_it(capture: CapturePlan, service: Service) -> None:
