@@ -119,3 +119,20 @@ async def test_more_groups_than_an_answer_has_are_all_in_the_bars(visitor: Visit
         assert sum(int(one.replace(",", "")) for one in counts) == MODELS * len(DAYS)
         await expect(page.locator(".hint")).to_contain_text("The table has the first 200.")
         await expect(page.locator(".hint")).not_to_contain_text("too many groups")
+
+
+@pytest.mark.parametrize("until", ["", "&until=2027-06-01T00:00:00Z"])
+async def test_the_bars_of_a_long_time_are_its_newest_days(visitor: Visitor, until: str) -> None:
+    """There is room for 800 of them."""
+    page = await visitor.open(f"/costs?measure=calls&since=2020-01-01T00:00:00Z{until}", ready=".chart")
+    await expect(page.locator(".chart rect.s1").first).to_be_visible()
+    await expect(page.locator(".hint")).not_to_contain_text("The bars lack")
+
+
+async def test_the_bars_stay_while_another_time_is_loaded(visitor: Visitor) -> None:
+    """What is shown meanwhile is of the time before, none of which is in the new one."""
+    page = await visitor.open("/costs?measure=calls", ready=".chart")
+    await page.get_by_role("button", name="24 h", exact=True).click()
+    await expect(page.get_by_text("No calls in this time")).to_be_visible()
+    await page.get_by_role("button", name="Show the whole time").click()
+    await expect(page.locator(".chart rect.s1").first).to_be_visible()

@@ -23,6 +23,7 @@ const HOUR = 3_600_000;
 const DAY = 24 * HOUR;
 const lengthOf = (by) => (by === "hour" ? HOUR : DAY);
 const MOST_GROUPS = 1000; // in an answer of the API
+const MOST_BARS = 800;
 const TABLE_ROWS = 200;
 const OTHERS = "all others";
 const NONE = "without one";
@@ -38,20 +39,21 @@ async function loadOverTime(filters, by, group, until = filters.until, left = 20
   return [...ended, ...await loadOverTime(filters, by, group, iso(Date.parse(oldest) + lengthOf(by)), left - 1)];
 }
 
-/** All buckets between the first and the last, so that a day without calls is an empty place. */
-function bucketsOf(items, by, name, series, value, since, until) {
+/** All buckets between the first and the last, so that a day without calls is an empty place; of too many, the newest that have calls. */
+function bucketsOf(items, by, name, series, value, { since, until }) {
   const step = lengthOf(by);
   const times = items.map((item) => Date.parse(item.group[by]));
-  const first = since ? Math.floor(Date.parse(since) / step) * step : Math.min(...times);
-  const last = until ? Math.ceil(Date.parse(until) / step) * step - step : Math.max(...times);
+  const [oldest, newest] = [Math.min(...times), Math.max(...times)];
+  let first = since ? Math.floor(Date.parse(since) / step) * step : oldest;
+  let last = until ? Math.ceil(Date.parse(until) / step - 1) * step : newest;
+  if (last - first > MOST_BARS * step) [first, last] = [Math.max(oldest, newest - MOST_BARS * step), newest];
   const buckets = new Map();
-  for (let at = first, left = 800; at <= last && left > 0; at += step, left -= 1) buckets.set(at, { at: iso(at), values: new Map() });
+  for (let at = first; at <= last; at += step) buckets.set(at, { at: iso(at), values: new Map() });
   for (const item of items) {
-    const bucket = buckets.get(Date.parse(item.group[by]));
-    if (!bucket) continue;
+    const values = buckets.get(Date.parse(item.group[by]))?.values;
     const own = nameOf(item.group[name]);
     const shown = series.includes(own) ? own : OTHERS;
-    bucket.values.set(shown, (bucket.values.get(shown) || 0) + value(item));
+    values?.set(shown, (values.get(shown) || 0) + value(item));
   }
   return [...buckets.values()];
 }
@@ -69,16 +71,16 @@ export default function Costs({ query }) {
       loadOverTime(filters, by, group),
       get("/v1/stats", { ...filters, group_by: group, sort: query.measure || "cost", limit: TABLE_ROWS }),
     ]);
-    return { overTime, whole, by, group };
+    return { overTime, whole, by, group, filters };
   }, [JSON.stringify(filters), by, group, query.measure]);
   const span = (days) => setQuery({ until: null, since: days === "all" ? null : atHour(Date.now() - days * DAY) });
   const showAll = () => setQuery({ since: null, until: null });
   const zoom = (first, last) => setQuery({ since: first, until: iso(Date.parse(last) + lengthOf(by)) }, { replace: false });
   const zoomBy = (factor) => {
     const end = query.until ? Date.parse(query.until) : Date.now();
-    const start = query.since ? Date.parse(query.since) : end - 30 * DAY;
-    const middle = (start + end) / 2;
-    const half = Math.max(HOUR, ((end - start) / 2) * factor);
+    const length = query.since ? end - Date.parse(query.since) : 30 * DAY;
+    const middle = end - length / 2;
+    const half = Math.max(HOUR, (length / 2) * factor);
     setQuery({ since: atHour(middle - half), until: atHour(middle + half, Math.ceil) });
   };
   useKeys({
@@ -87,16 +89,20 @@ export default function Costs({ query }) {
   });
   const groupName = data?.group || group;
   const series = data ? data.whole.items.slice(0, COLOURS).map((item) => nameOf(item.group[groupName])) : [];
-  const hasOthers = data && data.whole.items.length > COLOURS;
-  const shownSeries = hasOthers ? [...series, OTHERS] : series;
-  const buckets = data?.overTime.length ? bucketsOf(data.overTime, data.by, groupName, series, value, query.since, query.until) : [];
+  const shownSeries = data?.whole.items.length > COLOURS ? [...series, OTHERS] : series;
+  const buckets = data?.overTime.length ? bucketsOf(data.overTime, data.by, groupName, series, value, data.filters) : [];
   const totals = new Map();
-  for (const bucket of buckets) for (const [name, amount] of bucket.values) totals.set(name, (totals.get(name) || 0) + amount);
+  let drawn = 0;
+  for (const bucket of buckets) {
+    for (const [name, amount] of bucket.values) {
+      totals.set(name, (totals.get(name) || 0) + amount);
+      drawn += amount;
+    }
+  }
   const total = data?.whole.total;
   const whole = total ? value(total) : 0;
-  const drawn = whole ? [...totals.values()].reduce((sum, one) => sum + one) / whole : 1;
-  const filterOf = (name) => (groupName.startsWith("label:") ? { label: [...listOf(filters.label), `${groupName.slice(6)}=${name}`] } : { [groupName]: name });
-  const runsOf = (name) => navigate("/", { ...filters, ...filterOf(name) });
+  const runsOf = (name) => navigate("/", { ...filters,
+    ...(groupName.startsWith("label:") ? { label: [...listOf(filters.label), `${groupName.slice(6)}=${name}`] } : { [groupName]: name }) });
   const partial = (sums) => html`<${Money} value=${sums.known_cost_usd} isPartial=${sums.calls_without_price > 0} />`;
   // Of a call that was tried again, each status is of one of its tries.
   const callsOf = (item) => (groupName === "status" && item.exchanges !== item.calls
@@ -140,7 +146,7 @@ export default function Costs({ query }) {
       <${StackedBars} buckets=${buckets} series=${shownSeries} format=${format} isHourly=${data.by === "hour"} onZoom=${zoom} label=${chartLabel} />
       <p class="muted hint">${query.since && `${time(query.since)} to ${query.until ? time(query.until) : "now"}. `}
         ${data.by === "day" && "Days are of UTC. "}Drag over the bars to zoom, or press <kbd>+</kbd> <kbd>-</kbd> <kbd>Esc</kbd>.${
-          drawn < 0.999 && ` The bars lack ${percent(1 - drawn)}: too many groups.`}${
+          drawn < whole * 0.999 && ` The bars lack ${percent(1 - drawn / whole)}: too many groups.`}${
           data.whole.items.length === TABLE_ROWS && ` The table has the first ${TABLE_ROWS}.`}</p>
       <${Legend} series=${shownSeries} totals=${totals} format=${format} />
       <${Table} label="Sums" className="cost-table" rows=${data.whole.items.map(row)}
