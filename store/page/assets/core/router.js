@@ -51,11 +51,11 @@ export function navigate(path, params = {}, { replace = false } = {}) {
   notify();
 }
 
-/** Scroll to where the reader was, once the view that is fetched anew is that long; give up after three seconds. */
-function scrollBack(y, left = 60) {
-  if (scrollY < y - 1 && left) {
-    scrollTo(0, y);
-    setTimeout(scrollBack, 50, y, left - 1);
+/** Scroll to where the reader was, once the view that is fetched anew is that long; give up after three seconds, or in another view. */
+function scrollBack(left) {
+  if (scrollY < history.state - 1 && left) {
+    scrollTo(0, history.state);
+    setTimeout(scrollBack, 50, left - 1);
   }
 }
 
@@ -71,7 +71,7 @@ function notify() {
   const now = read();
   for (const listener of listeners) listener(now);
 }
-addEventListener("popstate", ({ state }) => { notify(); scrollBack(state); });
+addEventListener("popstate", () => { notify(); scrollBack(60); });
 addEventListener("hashchange", notify);
 
 /** `{path, query}` of the address; the component is drawn again when it changes. */
