@@ -39,6 +39,15 @@ _MODEL_FIELDS: Final = frozenset(
 )
 """Members of which a request to a model has at least one."""
 
+_TEXT_FIELDS: Final = frozenset(
+    (
+        *("model", "name", "verbose", "prompt", "messages", "content", "text", "inputs", "tokens", "tools"),
+        *("add_special_tokens", "return_token_strs", "add_special", "parse_special", "with_pieces"),
+        *("add_generation_prompt", "continue_final_message", "chat_template", "chat_template_kwargs"),
+    )
+)
+"""Members of questions to tokenizers and templates, and of Ollama's `/api/show`."""
+
 
 class BadRule(ValueError):
     """A rule cannot be parsed; the message shows the syntax."""
@@ -109,8 +118,19 @@ def is_read_only(request: Request, route: Route) -> bool:
     if any(name.lower() in _METHOD_OVERRIDE_HEADERS for name, _ in request.headers):
         return False
     return route.method in SAFE_METHODS or (
-        route.kind == "other" and asks_about_server(route.method, route.host, route.path)
+        route.kind == "other"
+        and asks_about_server(route.method, route.host, route.path)
+        and _asks_about_text(request.body.data)
     )
+
+
+def _asks_about_text(data: bytes) -> bool:
+    """Return whether a body asks about a text or a model and says nothing else: payment services have a `/tokenize`, too."""
+    try:
+        body = parse_json_leniently(data)
+    except InvalidJson:
+        return False
+    return isinstance(body, Mapping) and bool(body) and _TEXT_FIELDS.issuperset(body)
 
 
 def _has_unrelated_body(request: Request, route: Route) -> bool:

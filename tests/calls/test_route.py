@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from calls.dialects.table import DIALECTS
-from calls.model import CallKind, Headers, Request
+from calls.model import Body, CallKind, Headers, Request
 from calls.route import find_claims, find_route, normalize_path, split_url
 from calls.side_effects import is_read_only
 from tests.calls.recorded import exchange
@@ -252,7 +252,18 @@ def test_only_a_post_asks_a_model() -> None:
 def test_what_is_asked_about_a_server_of_models_is_no_call_of_a_tool(method: str, host: str, path: str) -> None:
     route = find_route(method, host, path)
     assert route.kind == "other"
-    assert is_read_only(Request(method=method, url=f"http://{host}{path}"), route)
+    body = b'{"model":"m","prompt":"hello"}' if method == "POST" else b""
+    assert is_read_only(Request(method=method, url=f"http://{host}{path}", body=Body(data=body, size=len(body))), route)
+
+
+@pytest.mark.parametrize("path", ["/tokenize", "/v1/tokenize", "/api/show"])
+@pytest.mark.parametrize(
+    "body", [b'{"card":{"number":"4242"}}', b'{"model":"m","card":"4242"}', b"[]", b"{}", b"card=4242", b""]
+)
+def test_a_post_to_such_a_path_changes_nothing_only_if_it_says_nothing_else(path: str, body: bytes) -> None:
+    # Payment services tokenize cards.
+    request = Request(method="POST", url=f"http://payments:8080{path}", body=Body(data=body, size=len(body)))
+    assert not is_read_only(request, find_route("POST", "payments:8080", path))
 
 
 @pytest.mark.parametrize(
