@@ -31,6 +31,7 @@ RULES: Final[Mapping[str, str]] = {
     "single": "a list of one is the same as its only element",
     "bare": "an object with only an id is the same as the id",
     "json": "the string contains JSON and counts by its value",
+    "number": "the number of a request counts by its first occurrence",
     "bytes": "the string contains base64 and counts by the digest of its bytes",
     "graphql": "white space, commas and comments of a GraphQL document do not count",
     "schema": "schema keywords in camelCase or snake_case and types in any case are the same",

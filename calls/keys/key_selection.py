@@ -349,8 +349,8 @@ class Selection:
             return self._leave_out(at, "default")
         if "schema" in node.folds and isinstance(result, dict):
             result = self._note_fold(result, normalize.normalize_schema(result), "schema", at)
-        if type(result) is int and "id" in node.folds:
-            result = self._number_id(str(result), at)  # MCP's SDKs number their requests
+        if type(result) is int and "number" in node.folds:
+            result = self._number_id(str(result), at)
         elif isinstance(result, str):
             if "bytes" in node.folds:
                 result = self._note_fold(result, normalize.digest_base64(result), "bytes", at)

@@ -118,6 +118,8 @@ class Folds(msgspec.Struct, frozen=True, kw_only=True):
     """The string contains JSON and counts by its value."""
     id: tuple[str, ...] = ()
     """The id only links parts of the request and counts by its first occurrence."""
+    number: tuple[str, ...] = ()
+    """An integer by which a client numbers its requests counts as an `id`. Elsewhere, it may be the number of a record."""
     message: tuple[str, ...] = ()
     """A list of one user message of text is the same as the text."""
     single: tuple[str, ...] = ()

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 type FieldClass = Literal["key", "transient", "identity", "secret"]
 
 type PlainFold = Literal[
-    "null", "text", "json", "id", "message", "single", "bare", "bytes", "schema", "names", "own", "graphql"
+    "null", "text", "json", "id", "number", "message", "single", "bare", "bytes", "schema", "names", "own", "graphql"
 ]
 """A fold that is a list of paths, without further parameters."""
 

@@ -1,5 +1,6 @@
 """The Model Context Protocol, judged by its official SDK: what its client was given is what our calls say."""
 
+import json
 import logging
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -185,6 +186,25 @@ def test_which_number_a_request_had_is_not_in_the_key_of_what_is_said_about_it(m
     batches = [[notification(one), notification(other)] for one, other in ((1, 2), (2, 1), (1, 1))]
     keys = [key(URL, batch, VERSION) for batch in batches]
     assert keys[0] == keys[1] != keys[2]
+
+
+@pytest.mark.parametrize(
+    ("url", "body"),
+    [
+        ("https://shop.example.com/runs", {"session_id": 0}),
+        ("https://api.dify.ai/v1/chat-messages", {"conversation_id": 0, "query": "x"}),
+        (URL, {"jsonrpc": "2.0", "method": "orders/refund", "params": {"requestId": 0}}),
+        (
+            URL,
+            {"jsonrpc": "2.0", "id": 1, "method": "tools/call", "params": {"name": "x", "arguments": {"requestId": 0}}},
+        ),
+    ],
+)
+def test_a_number_that_may_be_that_of_a_record_is_in_the_key(url: str, body: dict[str, Any]) -> None:
+    def body_with(number: int) -> dict[str, Any]:
+        return json.loads(json.dumps(body).replace(": 0", f": {number}"))  # type: ignore[no-any-return]
+
+    assert key(url, body_with(4711)) != key(url, body_with(4712))
 
 
 def test_the_version_of_the_protocol_is_in_the_key() -> None:
