@@ -1,9 +1,10 @@
 """`playhead import FILE…`: read recordings of Playhead and of other programs into the store, each file as a run."""
 
+import datetime as dt
 import tempfile
 import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import IO, Any
 
@@ -19,6 +20,7 @@ from proxy.terminal.text import count_text, printable
 from store.foreign import read
 from store.foreign.adopt import Adoption, adopt_bundle
 from store.foreign.contents import Format, Found, NotReadable, SkippedEntry
+from store.foreign.first_day import first_day
 
 IMPORT_TIMEOUT = 3600.0
 """Seconds that the store server may take to store one file."""
@@ -27,6 +29,9 @@ GOES_ON = (
     "interrupted, but the store server has the whole file and goes on storing it; import the file again to wait for"
     " that, or erase its run when it is stored"
 )
+
+MOST_DAYS = 400
+"""Days that are named ahead: as many as one request may name."""
 
 PROGRESS_INTERVAL = 2.0
 """Seconds between progress messages."""
@@ -48,6 +53,9 @@ class ImportOptions:
 
     extra_headers: Headers
     """What requests without such a header get."""
+
+    days: Sequence[dt.date] = ()
+    """Days of all files, for which the store server is to make room before it stores the first one."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -79,14 +87,26 @@ def import_files(api: Api, files: Sequence[Path], options: ImportOptions) -> tup
     """Import the files one after the other. Return those that were imported, and the failures of the others."""
     done: list[ImportedFile] = []
     failed: list[Failure] = []
+    if len(files) > 1:
+        options = replace(options, days=_first_days(files, options.form))
     for file, name in zip(files, _run_names(files), strict=True):
         try:
             done.append(_import_file(api, file, options.run or name, options))
+            options = replace(options, days=())
         except Failure as failure:
             failed.append(failure)
             if len(files) > 1:
                 click.echo(f"playhead: {failure}", err=True)
     return done, failed
+
+
+def _first_days(files: Iterable[Path], form: Format | None) -> list[dt.date]:
+    """Return the days on which the files begin."""
+    days: set[dt.date] = set()
+    for file in files:
+        if len(days) < MOST_DAYS and (day := first_day(file, form)):
+            days.add(day)
+    return sorted(days)
 
 
 def _run_names(files: Sequence[Path]) -> list[str]:
@@ -104,7 +124,7 @@ def _import_file(api: Api, file: Path, run: str, options: ImportOptions) -> Impo
         if source.form != "bundle":
             return _import_foreign_file(api, file, source, run, options)
         with read.open_plain(file) as content:
-            return ImportedFile(file=file, run=_send_bundle(api, content, options.run))
+            return ImportedFile(file=file, run=_send_bundle(api, content, options.run, options.days))
     except OSError as error:
         raise Failure(f"cannot read {file}: {error.strerror}; name a file that can be read") from error
     except NotReadable as error:
@@ -133,7 +153,7 @@ def _import_foreign_file(api: Api, file: Path, source: read.Source, run: str, op
         content.seek(0)
         if time.monotonic() - began > PROGRESS_INTERVAL:
             click.echo(f"playhead: storing {count_text(adoption.exchanges, 'exchange')} as run {run}", err=True)
-        imported = _send_bundle(api, content, None)
+        imported = _send_bundle(api, content, None, options.days)
     notes = [f"{note} ({number} of {adoption.exchanges})" for note, number in adoption.notes.items()]
     return ImportedFile(file=file, run=imported, form=source.form, skipped=adoption.skipped, notes=notes)
 
@@ -150,10 +170,13 @@ def _report_progress(source: read.Source, file: Path) -> Iterator[Found]:
             )
 
 
-def _send_bundle(api: Api, content: IO[bytes], name: str | None) -> Mapping[str, Any]:
+def _send_bundle(api: Api, content: IO[bytes], name: str | None, days: Sequence[dt.date]) -> Mapping[str, Any]:
+    params = {"as": name} if name else {}
+    if days:
+        params["days"] = ",".join(map(str, days))
     try:
         run: Mapping[str, Any] = api.post(
-            "/import", content=_read_pieces(content), params={"as": name} if name else {}, timeout=IMPORT_TIMEOUT
+            "/import", content=_read_pieces(content), params=params, timeout=IMPORT_TIMEOUT
         )
     except KeyboardInterrupt:
         if not content.read(1):

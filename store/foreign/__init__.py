@@ -4,6 +4,7 @@ A reader turns a file into interactions, one by one; `adopt` redacts them and wr
 here. Nothing in a file is executed, and an unreadable interaction is skipped without affecting the others.
 
 read          find the format of a file
+first_day     find the day on which a file begins
 contents      interactions, and entries that cannot be imported
 adopt         turn interactions into a bundle
 vcr           VCR cassettes

@@ -202,6 +202,10 @@ class BatchWriter:
         """Create the partitions of the days around today, so that no batch has to wait for one after midnight."""
         await self._partitions.create_upcoming(today)
 
+    async def create_partitions(self, days: Collection[dt.date]) -> None:
+        """Create the partitions of days of which exchanges will be written, so that each new one does not cost all statements their plans."""
+        await self._partitions.create_missing(days)
+
     async def write_batch(
         self,
         batch: Sequence[DerivedExchange],

@@ -21,6 +21,7 @@ from store.bundle.exchange_summary import summarize_exchange
 from store.bundle.sealed_lines import seal_line
 from store.database.connection import Database
 from store.database.schema_version import SCHEMA
+from store.database.tables import PARTITIONED
 from store.ingest.batch_writer import BatchWriter
 from store.query.rows_export import NAMED
 from tests.store import exchanges as made
@@ -277,3 +278,25 @@ async def test_a_bundle_that_no_memory_would_hold_is_not_imported(
         is_problem(await running_store.api.post("/v1/import", content=file), 413, "too_large")
         monkeypatch.setattr(imports, "LARGEST", len(file) - 1)
         is_problem(await running_store.api.post("/v1/import", content=file), 413, "too_large")
+
+
+async def test_an_import_makes_the_tables_of_the_days_that_it_names(tmp_path: Path, database: Database) -> None:
+    async with open_store(tmp_path / "spool", database, follows=False) as running_store:
+        path = "/v1/import?days=2020-02-29,2020-03-01"
+        assert (await running_store.api.post(path, content=EXAMPLE.read_bytes())).status_code == 201
+    async with database.connection() as connection:
+        for day in ("20200229", "20200301"):
+            for table in PARTITIONED:
+                assert await connection.fetchval("SELECT to_regclass($1)", f"{table.name}_{day}") is not None
+
+
+@pytest.mark.parametrize(
+    "days", ["2020-02-30", "2020-02-01,", "1999-12-31", "2099-01-01", ",".join(["2020-02-01"] * 401)]
+)
+async def test_an_import_makes_no_tables_of_days_that_cannot_be(tmp_path: Path, database: Database, days: str) -> None:
+    async with open_store(tmp_path / "spool", database, follows=False) as running_store:
+        answer = await running_store.api.post(f"/v1/import?days=2020-01-01,{days}", content=EXAMPLE.read_bytes())
+        is_problem(answer, 422, "invalid_request")
+        is_problem(await running_store.api.get(f"/v1/runs/{RUN}"), 404)
+    async with database.connection() as connection:
+        assert await connection.fetchval("SELECT to_regclass('exchanges_20200101')") is None

@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+import datetime as dt
 import hashlib
 import re
 import tempfile
@@ -28,6 +29,7 @@ from store.api.spilled_answers import BODY, YIELD_TURN
 from store.bundle.bundle import BadBundle, BundleHead, BundleTooLarge, Entry, RequestFile, read_parts
 from store.generations.fork_copies import UUID7, copied_id
 from store.ingest.batch_writer import DerivedExchange
+from store.ingest.partitions import OLDEST_DAY
 from store.large.summary import encode_summary_if_large
 from store.pricing.prices import call_cost
 
@@ -50,6 +52,9 @@ BATCH = 100
 BATCH_WEIGHT = 8 << 20
 """Bytes of bodies that are stored together; only the last body of a batch may exceed it."""
 
+MOST_DAYS: Final = 400
+"""Days that an import may name ahead."""
+
 DAY = 24 * 60 * 60 * 1000
 """Milliseconds by which the clock of another machine may be ahead."""
 
@@ -59,13 +64,23 @@ async def post_import(
     deps: TheDeps,
     request: Request,
     name: Annotated[str | None, Query(alias="as", pattern=RUN_ID_PATTERN, description="the run's new id")] = None,
+    days: Annotated[
+        str | None,
+        Query(
+            max_length=MOST_DAYS * len("2026-11-21,"),
+            description="up to 400 days (UTC, with commas between them) of the files that will be imported after this one:"
+            " the tables of all are made at once, which is faster than one by one",
+        ),
+    ] = None,
 ) -> Response:
     """201 where something was imported, 200 where everything was stored already."""
     request.scope[BODY] = None
+    named_days = _parse_days(days, deps.now()) if days else ()
     with tempfile.NamedTemporaryFile(dir=deps.spill_directory, buffering=0) as content:
         # Others have the turn while the client sends.
         async with request.scope.get(YIELD_TURN, contextlib.nullcontext)():
             size = await _upload(request, content)
+            await deps.writer.create_partitions(named_days)
         file = Path(content.name)
         if deps.helper is not None and size > IN_PROCESS_SIZE:
             return await answer_upload_in_helper(request, file, REPLAY_THE_FILE)
@@ -77,6 +92,22 @@ async def post_import(
             detail = f"the bodies of the bundle are larger than {LARGEST_UNPACKED:,} bytes, the limit of an import. {REPLAY_THE_FILE}"
             raise Problem(413, "too_large", detail) from None
         return await _import_bundle(deps, bundle)
+
+
+def _parse_days(text: str, now: int) -> list[dt.date]:
+    """Parse days on which an exchange may be stored. Raises Problem."""
+    latest = dt.datetime.fromtimestamp(now // 1_000_000_000 + DAY // 1000, dt.UTC).date()
+    try:
+        days = [dt.date.fromisoformat(one) for one in text.split(",")]
+    except ValueError:
+        raise Problem(422, "invalid_request", f"invalid days={text[:200]}: write each like 2026-11-21") from None
+    for day in days:
+        if not OLDEST_DAY <= day <= latest:
+            detail = (
+                f"invalid day {day} in days: no exchange can be stored there; name days from {OLDEST_DAY} to {latest}"
+            )
+            raise Problem(422, "invalid_request", detail)
+    return days
 
 
 async def _import_bundle(deps: Deps, bundle: "_Listing") -> Response:
