@@ -168,9 +168,13 @@ def _is_ordered_notification(message: Mapping[str, Json]) -> bool:
     return "method" in message and message.get("id") is None and message["method"] not in _UNORDERED
 
 
+def id_name(value: Json) -> str:
+    """Return what an id or a token is compared by, whatever its type: 1 and "1" differ."""
+    return dumps(value).decode()
+
+
 def _name(kind: str, message: Mapping[str, Json]) -> str:
-    # As JSON: 1 and "1" differ.
-    return f"{kind} {dumps(message.get('id')).decode()}"
+    return f"{kind} {id_name(message.get('id'))}"
 
 
 def _request_names(message: Mapping[str, Json]) -> Iterator[str]:

@@ -34,6 +34,7 @@ from replay.websocket.mcp_listening import (
     SentRequest,
     body_messages,
     event_messages,
+    id_name,
     names_requests,
     plan_events,
 )
@@ -174,7 +175,10 @@ class McpStreams:
         return self._awaiting_answer(recorded, exchange)
 
     def _listening_stream(self, recorded: RecordedExchange, exchange: Exchange) -> McpStream | None:
-        if (found := self._plan(recorded, exchange)) is None:
+        # A plan has the events, with ids of the present where the client drew them anew.
+        is_recorded = exchange is recorded.exchange
+        found = self._plan(recorded, exchange) if is_recorded else self._make_plan(recorded, exchange)
+        if found is None:
             return None
         plan, requests = found
         steps = [one.step for one in requests]
@@ -219,7 +223,7 @@ class McpStreams:
         """An answer to a POST that waits for what the client sends meanwhile."""
         assert exchange.response is not None
         own_messages = body_messages(exchange.request.body.data)
-        own_ids = {message.get("id") for message in own_messages if "method" in message} - {None}
+        own_ids = _request_ids(own_messages)
         if not own_ids:
             return None  # A notification or an answer is only accepted.
         entries = islice(self._requests_meanwhile(recorded, exchange), _REQUESTS_READ)
@@ -227,10 +231,10 @@ class McpStreams:
         if not requests:
             return None
         messages = _stream_messages(exchange) if is_stream(exchange.response) else ()
-        questions = {message.get("id") for message in messages if "method" in message} - {None}
+        questions = _request_ids(messages)
         cancels = [one for one in requests if _cancels(one.messages, own_ids)]
         answers = [one for one in requests if any(is_answer(message) for message in one.messages)]
-        own = {one.step: one.started_at for one in answers if any(each.get("id") in questions for each in one.messages)}
+        own = {one.step: one.started_at for one in answers if _has_id_of(one.messages, questions)}
         awaited = own | {one.step: one.started_at for one in cancels}
         if len(own) < len(answers):
             awaited |= {reply.step: reply.at for reply in self._replies_elsewhere(recorded)}
@@ -259,7 +263,8 @@ class McpStreams:
     def _requests_meanwhile(self, recorded: RecordedExchange, exchange: Exchange) -> Iterator[RecordedExchange]:
         """The requests of the same session that came while this exchange was open, in their order."""
         end = exchange.started_at + (exchange.ended_at or 0)
-        later = islice(self._entries, recorded.step - self._entries[0].step + 1, None)
+        begin = recorded.step - self._entries[0].step + 1
+        later = (self._entries[place] for place in range(begin, len(self._entries)))
         for entry in takewhile(lambda entry: entry.summary.started_at < end, later):
             if _is_request_beside(entry, recorded):
                 yield entry
@@ -332,9 +337,19 @@ def _stream_messages(exchange: Exchange) -> Iterator[Mapping[str, Json]]:
         yield from event_messages(events.data[chunk.offset : chunk.offset + chunk.size])
 
 
-def _cancels(messages: Messages, ids: set[Json]) -> bool:
+def _request_ids(messages: Iterable[Mapping[str, Json]]) -> set[str]:
+    ids = (message.get("id") for message in messages if "method" in message)
+    return {id_name(one) for one in ids if one is not None}
+
+
+def _has_id_of(messages: Messages, ids: set[str]) -> bool:
+    return any(id_name(message.get("id")) in ids for message in messages)
+
+
+def _cancels(messages: Messages, ids: set[str]) -> bool:
     return any(
-        message.get("method") == "notifications/cancelled" and as_object(message.get("params")).get("requestId") in ids
+        message.get("method") == "notifications/cancelled"
+        and id_name(as_object(message.get("params")).get("requestId")) in ids
         for message in messages
     )
 

@@ -4,10 +4,12 @@ from itertools import permutations
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
 from calls.codec.json import dumps
 from calls.model import Exchange, Headers, Json, Request, Response
 from replay.answer import Answer
+from replay.pacing import RECORDED
 from replay.recording import build_recording
 from replay.replay_options import ReplayOptions
 from replay.session import Session
@@ -285,3 +287,42 @@ async def test_the_older_transport_answers_after_its_questions_were_answered(
     assert answered == {number: about for number, (_, about) in enumerate(order, 5)}
     report = session.report()
     assert (report["verdict"], report["unused"]) == ("right", 0)
+
+
+@pytest.mark.parametrize("odd", [[1], {"a": 1}, 1.5], ids=["array", "object", "fraction"])
+@pytest.mark.parametrize("where", ["call", "question", "reply", "cancellation"])
+async def test_an_id_of_another_type_does_not_matter(odd: Json, where: str) -> None:
+    def id_of(name: str, usual: Json) -> Json:
+        return odd if where == name else usual
+
+    asked = call(1, "a") | {"id": id_of("call", 1)}
+    answer = reply(0, "a") | {"id": id_of("reply", 0)}
+    cancels = message(method="notifications/cancelled", params={"requestId": id_of("cancellation", 2)})
+    question_event = event(question(0, "a") | {"id": id_of("question", 0)})
+    answer_event = event(result(1, "a") | {"id": asked["id"]})
+    session = replay_of(
+        timed_exchange(1, send(asked), events_at((2, question_event), (19, answer_event)), 10, 40),
+        timed_exchange(2, send(answer), ACCEPTED, 14, 15),
+        timed_exchange(3, send(cancels), ACCEPTED, 16, 17),
+    )
+    client = Client(session)
+    for value in (asked, answer, cancels):
+        assert (await client.send(value)).status in (200, 202)
+    assert [each for each in client.take() if "result" in each]
+    assert session.report()["verdict"] == "right"
+
+
+async def test_a_question_on_a_stream_that_is_opened_late_has_the_present_ids() -> None:
+    """What a call waits for is read from the recorded stream; what the stream sends is not."""
+    session = streamable_replay()
+    await answer_request(session, send(call(1, "a")))
+    recorded = session.recording.index.entries[0]
+    listening = recorded.exchange
+    assert listening.response is not None
+    body_now = body(*(event(question(number, f"{about}, now")) for _, number, about in QUESTIONS))
+    adapted = replace(listening, response=replace(listening.response, body=body_now))
+    stream = session._mcp_streams.find(recorded, adapted)
+    assert stream is not None
+    events = [piece.data for piece in stream.pieces(RECORDED) if piece.data]
+    assert len(events) == len(QUESTIONS)
+    assert all(b", now" in data for data in events)
