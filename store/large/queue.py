@@ -1,13 +1,14 @@
 """Store large exchanges one after another, concurrently with the drain, so that they do not delay other exchanges.
 
 If no call can be derived within the limits, the evidence is stored with a call that has the reason. If the exchange cannot be
-stored either, a gap has the reason, and the file of its events is moved to `damaged/`. What is there is tried once again by each
-store server that starts, because memory or a limit may have been what was missing.
+stored either, a gap has the reason, and the file of its events is moved to `damaged/`. Each store server that starts tries some of
+these files once again, because memory or a limit may have been what was missing.
 """
 
 import asyncio
 import logging
 import os
+import time
 from collections import deque
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
@@ -107,8 +108,10 @@ class LargeQueue:
         """Store an exchange that an earlier store server could not store; leave its file if this one cannot either."""
         job = StoringJob(file=str(file), source=f"{self._damaged.name}/{file.name}", is_cut_off=None)
         with suppress(OSError):
-            # Before: one at which this process is killed must not be the first of each start.
-            await asyncio.to_thread(os.utime, file)
+            # Before: one at which this process is killed must not be the first of each start. By a clock that is finer than the
+            # file system's own, by which two files may have the same time.
+            now = time.time_ns()
+            await asyncio.to_thread(os.utime, file, ns=(now, now))
         try:
             reply = await self._run_with_fallback(file.stem, job)
         except OSError as error:  # no process could be started for it: nothing else waits for this file
@@ -160,7 +163,7 @@ class LargeQueue:
         run, at = (head.run, head.started_at) if head else ("unknown", 0)
         kept_file = self._damaged / exchange.file.name
         sentence = f"the exchange could not be stored: {reason}; its events are kept in {kept_file}"
-        gap = Gap(run, at, f"{sentence}, from which the next start of the store server tries again", exchange.id)
+        gap = Gap(run, at, f"{sentence}, from which a later start of the store server tries again", exchange.id)
         while not await self._try_write_gap(gap):  # noqa: ASYNC110 - Postgres sends no event when it is available again
             await asyncio.sleep(RETRY_PAUSES[1])
         await asyncio.to_thread(drain.set_aside, exchange.id, self._damaged)

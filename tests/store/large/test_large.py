@@ -201,6 +201,7 @@ async def test_what_cannot_be_stored_is_a_gap_and_its_events_are_kept(tmp_path: 
         assert await store_server.wait_until_settled(60)
         (gap,) = await Runs(database).gaps(RUN)
         assert (gap.exchange, "it was ended" in gap.reason) == (sent.id, True)
+        assert "a later start of the store server tries again" in gap.reason
         assert (tmp_path / "damaged" / f"{sent.id}.parked").stat().st_size > len(LONG)
 
 
