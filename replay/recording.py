@@ -2,7 +2,7 @@
 
 import gc
 import hashlib
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from datetime import datetime
@@ -31,6 +31,26 @@ from store.database.blobs import CorruptData
 
 EXCHANGE_SIZE: Final = 4096
 """Bytes that an exchange takes in memory without its bodies."""
+
+PROGRESS_STEP: Final = 1000
+"""Calls after which it is said how many are done."""
+
+type ReportProgress = Callable[[str], None]
+
+
+def count_calls[Call](
+    calls: Iterable[Call], work: str, report: ReportProgress | None, total: int | None = None
+) -> Iterable[Call]:
+    """Return the calls, of which it is reported now and then with how many this work is done."""
+    return calls if report is None else _counted_calls(calls, work, report, total)
+
+
+def _counted_calls[Call](calls: Iterable[Call], work: str, report: ReportProgress, total: int | None) -> Iterator[Call]:
+    of_all = "" if total is None else f" of {total:,}"
+    for done, call in enumerate(calls):
+        if done and done % PROGRESS_STEP == 0:
+            report(f"{work}: {done:,}{of_all} calls")
+        yield call
 
 
 @dataclass(kw_only=True)
@@ -171,12 +191,20 @@ def pause_gc() -> Iterator[None]:
 
 @pause_gc()
 def build_recording(
-    bundle: Bundle, profiles: Profiles, *, from_step: int = 1, until_step: int | None = None
+    bundle: Bundle,
+    profiles: Profiles,
+    *,
+    from_step: int = 1,
+    until_step: int | None = None,
+    report_progress: ReportProgress | None = None,
 ) -> Recording:
-    """Key and index the exchanges of a run, from `from_step` to `until_step`."""
+    """Key and index the exchanges of a run, from `from_step` to `until_step`. It takes a while if the run is long."""
     is_rekeyed = bundle.profiles != profiles.digest
     entries = bundle.entries
+    summaries: Iterable[ExchangeSummary]
     summaries = entries.summaries() if isinstance(entries, StoredRun) else map(summarize_exchange, entries)
+    run, count = str(bundle.run["id"]), len(entries)
+    summaries = count_calls(summaries, f"reading {run}", report_progress, count)
     ordered = sorted(summaries, key=lambda one: (one.started_at, one.id))
     gaps = {
         gap.exchange: f"part of {'it' if gap.exchange else 'its run'} could not be recorded ({gap.reason})"
@@ -184,11 +212,12 @@ def build_recording(
     }
     make = partial(_recorded_exchange, profiles, is_rekeyed, profiles.telemetry_profiles, gaps)
     last = len(ordered) if until_step is None else until_step
-    steps = [make(step, one) for step, one in enumerate(ordered, 1) if from_step <= step <= last]
+    numbered = enumerate(count_calls(ordered, f"loading {run}", report_progress, count), 1)
+    steps = [make(step, one) for step, one in numbered if from_step <= step <= last]
     labels = bundle.run.get("labels") or {}
     environment = parse_environment(str(labels.get(ENVIRONMENT_LABEL, "")))
     return Recording(
-        run=str(bundle.run["id"]),
+        run=run,
         index=build_index(steps),
         profiles=profiles,
         is_rekeyed=is_rekeyed,

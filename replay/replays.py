@@ -24,7 +24,7 @@ from replay.answer import Answer, Duplex
 from replay.duplex import may_be_duplex
 from replay.effects import EffectsReplay, pinned_variables
 from replay.misses import explain, miss
-from replay.recording import Recording, build_recording
+from replay.recording import Recording, ReportProgress, build_recording
 from replay.replay_options import ReplayOptions
 from replay.session import Session, SuspendedSession
 from replay.websocket.session import with_redaction
@@ -119,10 +119,10 @@ class Replays:
     _early_refusals: list[tuple[str, str, str]] = field(init=False, default_factory=list)
     """Run, destination and reason of connections refused before their replay was loaded."""
 
-    async def start(self, sources: Iterable[ReplaySource]) -> None:
+    async def start(self, sources: Iterable[ReplaySource], report_progress: ReportProgress | None = None) -> None:
         """Open the recordings that the process was started with."""
         for source in sources:
-            session = await self._open_session(source)
+            session = await self._open_session(source, report_progress=report_progress)
             self._by_run.setdefault(session.recording.run, session)
         sessions = list(self._sessions.values())
         self._single_session = sessions[0] if len(sessions) == 1 and not self.startup_recordings else None
@@ -411,7 +411,9 @@ class Replays:
             _ = first.exchange
         return session
 
-    async def _open_session(self, source: ReplaySource, session: Session | None = None) -> Session:
+    async def _open_session(
+        self, source: ReplaySource, session: Session | None = None, report_progress: ReportProgress | None = None
+    ) -> Session:
         """Open the replay of a source. `session`: the replay itself, if it has been made."""
         replay, options = source.replay, source.options or self.options
         if replay in self._sessions:
@@ -422,7 +424,7 @@ class Replays:
             if recording is None:
                 # Computing the keys of a long recording takes a while, so it is done on a thread.
                 build = partial(build_recording, source.bundle, self.profiles, from_step=first, until_step=last)
-                recording = await asyncio.to_thread(build)
+                recording = await asyncio.to_thread(build, report_progress=report_progress)
             session = Session(replay, recording, options, self.on_change, redactor=self.redactor)
         for name, http2 in session.recording.http2_by_authority.items():
             self._http2_by_authority[name] = http2 or self._http2_by_authority.get(name, False)

@@ -243,8 +243,10 @@ async def fetch_recording(processes: CommandProcesses, recording: str, rows_file
                 f"run {run} is not completely stored yet: {missing}; wait, or see /readyz of the store server"
             )
         current = newest_generation(run, shape)
-        with show_waiting(f"fetching {printable(run)}"), rows_file.open("wb") as rows:
-            rows.writelines(api.stream_bytes(f"/runs/{path_segment(current)}/rows"))
+        with show_waiting(f"fetching {printable(run)}") as change_line, rows_file.open("wb") as rows:
+            for piece in api.stream_bytes(f"/runs/{path_segment(current)}/rows"):
+                rows.write(piece)
+                change_line(f"fetching {printable(run)}: {rows.tell() >> 20:,} MB")
     except NotFound as error:
         rows_file.unlink(missing_ok=True)
         raise unknown_run_failure(run) from error

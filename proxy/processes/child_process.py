@@ -86,11 +86,13 @@ class ChildProcess:
         log: Path,
         request_fork: RequestFork | None = None,
         pass_fds: Sequence[int] = (),
+        report_progress: Callable[[str], None] | None = None,
     ) -> Self:
         """Start `python -m MODULE` and wait until it is ready. Raises ChildFailure with the process's own message if it has one.
 
         An awaitable configuration is awaited while the process starts. If it fails, the process is killed. `request_fork` may
         have it forked by a process that has imported the module. `pass_fds`: descriptors that a started process gets, too.
+        `report_progress` is called with how far it is, if it says so before it is ready.
         """
         with os.fdopen(open_log(log), "ab") as stderr:
             begin = stderr.seek(0, os.SEEK_END)
@@ -106,9 +108,9 @@ class ChildProcess:
                 assert process.stdout is not None
                 process.stdin.write(msgspec.json.encode(complete_config) + b"\n")
                 await process.stdin.drain()
-                line = await process.stdout.readline()
+                message = await _await_first_message(process.stdout, report_progress)
             except ConnectionError:
-                line = b""
+                message = {}
             except BaseException:
                 if process is None and requested is not None:
                     process = await requested.process()
@@ -117,7 +119,6 @@ class ChildProcess:
                     await process.communicate()
                 raise
         assert process is not None
-        message = _parse_message(line)
         if "ready" not in message:
             status = await process.wait()
             raise ChildFailure(message.get("failed") or f"{module} {_end(status, log, begin)} (more in {log})", message)
@@ -212,6 +213,16 @@ def _last_log_line(log: Path, begin: int) -> str:
     if is_process_limit(last):
         return f": {PROCESS_LIMIT}"
     return f": {last[:300]}" if last else ""
+
+
+async def _await_first_message(
+    stdout: asyncio.StreamReader, report_progress: Callable[[str], None] | None
+) -> dict[str, Any]:
+    """Return the first message that is not about progress."""
+    while "progress" in (message := _parse_message(await stdout.readline())):
+        if report_progress is not None:
+            report_progress(str(message["progress"]))
+    return message
 
 
 def _parse_message(line: bytes) -> dict[str, Any]:

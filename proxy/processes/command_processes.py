@@ -34,6 +34,7 @@ from proxy.processes.store_client import Api
 from proxy.processes.store_connection import Reservation, StoreConnection, reserve_store_server
 from proxy.retention_settings import retention_policy
 from proxy.settings import Settings
+from proxy.terminal.text import printable
 from proxy.terminal.waiting import show_waiting
 from proxy.worker_config import WorkerConfig
 from store.datadir import DataDir, DataDirError, open_data_dir
@@ -439,10 +440,14 @@ class CommandProcesses:
         self, late_settings: Awaitable[dict[str, Any]] | None = None, **changes: Any
     ) -> ChildProcess:
         """Start a worker for a command whose user waits for it (`start_worker`)."""
-        with show_waiting("starting the proxy worker"):
+        with show_waiting("starting the proxy worker") as change_line:
             keeps_processes = self._keeps_processes()
             return await self.start_worker(
-                late_settings, may_fork=keeps_processes, may_start_early=not keeps_processes, **changes
+                late_settings,
+                may_fork=keeps_processes,
+                may_start_early=not keeps_processes,
+                report_progress=lambda progress: change_line(printable(progress)),
+                **changes,
             )
 
     async def start_worker(
@@ -451,12 +456,13 @@ class CommandProcesses:
         *,
         may_fork: bool = False,
         may_start_early: bool = False,
+        report_progress: Callable[[str], None] | None = None,
         **changes: Any,
     ) -> ChildProcess:
         """Start a worker, with these changes to its default configuration.
 
         `late_settings`: more changes, which are awaited while the worker's process starts. `may_fork`: have it forked by a
-        process that stays ready. `may_start_early`: take the one that was started before the settings were read, if there is one.
+        process that stays ready. `may_start_early`: take the one that was started before the settings were read, if there is one. `report_progress`: as `ChildProcess.start`.
         """
         if too_low_file_limit() is not None and asyncio.iscoroutine(late_settings):
             late_settings.close()
@@ -487,6 +493,7 @@ class CommandProcesses:
             complete_config,
             log=log,
             request_fork=early.request if early is not None else self._request_fork if may_fork else None,
+            report_progress=report_progress,
         )
         self._workers.append(child)
         return child

@@ -301,7 +301,9 @@ async def _load_replays(
 ) -> "Replays":
     from proxy.worker.replay_setup import set_up_replays
 
-    return await set_up_replays(config, engine_config, redactor, profiles, reports, auto_sessions, preloaded)
+    return await set_up_replays(
+        config, engine_config, redactor, profiles, reports, auto_sessions, preloaded, _report_progress
+    )
 
 
 def _set_up_preloading(config: WorkerConfig, profiles: Profiles) -> "PreloadedRecordings | None":
@@ -425,6 +427,11 @@ def _event_loop_factory(config: WorkerConfig) -> Callable[[], asyncio.AbstractEv
 def _print_message(message: Mapping[str, Any]) -> None:
     sys.stdout.write(json.dumps(message) + "\n")
     sys.stdout.flush()
+
+
+def _report_progress(text: str) -> None:
+    """Tell the command how far the recordings are that it waits for."""
+    _print_message({"progress": text})
 
 
 def _redirect_stderr(path: str) -> None:

@@ -10,7 +10,7 @@ from calls.model import UnknownFormat
 from calls.project_runs import RUN_ID
 from calls.redaction.redactor import Redactor
 from proxy.errors import Failure
-from replay.recording import Recording, pause_gc
+from replay.recording import Recording, ReportProgress, count_calls, pause_gc
 from replay.requested_options import RequestedOptions
 from store.bundle import rows_bundle
 from store.bundle.bundle import BadBundle, Bundle, read_bundle
@@ -57,7 +57,9 @@ type FetchMany = Callable[[Sequence[str]], Awaitable[Mapping[str, FoundRecording
 
 
 @pause_gc()
-def load_file(path: Path, redactor: Redactor, profiles: Profiles) -> Bundle:
+def load_file(
+    path: Path, redactor: Redactor, profiles: Profiles, report_progress: ReportProgress | None = None
+) -> Bundle:
     """Load a recording from a file: a bundle, or another program's format. Raises Failure that says what is wrong."""
     try:
         if rows_bundle.is_rows_bundle(path):
@@ -69,7 +71,9 @@ def load_file(path: Path, redactor: Redactor, profiles: Profiles) -> Bundle:
             )
             return read_bundle(adopt_bundle(adoption, source.items, profiles.digest, path.name))
         with open_plain(path) as lines:
-            return _require_run_id(path, read_bundle(lines))
+            # Nearly all lines are calls.
+            counted_lines = count_calls(lines, f"reading {path.name}", report_progress)
+            return _require_run_id(path, read_bundle(counted_lines))
     except OSError as error:
         raise Failure(f"cannot read the bundle {path}: {error.strerror}") from error
     except (BadBundle, CorruptData, UnknownFormat, NotReadable) as error:

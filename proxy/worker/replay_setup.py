@@ -17,6 +17,7 @@ from proxy.worker.recordings import Fetch, FoundRecording, load_file
 from proxy.worker.replay_reports import ReplayReports
 from proxy.worker_config import WorkerConfig
 from replay.pacing import parse_pace
+from replay.recording import ReportProgress
 from replay.replay_options import ReplayOptions
 from replay.replays import LoadSource, Replays, ReplaySource, UnusableRecording
 from replay.requested_options import options_as_requested, source_as_requested
@@ -61,6 +62,7 @@ async def set_up_replays(
     reports: ReplayReports,
     auto_sessions: AutoSessions | None,
     preloaded: "PreloadedRecordings | None" = None,
+    report_progress: ReportProgress | None = None,
 ) -> Replays:
     """Set up and start the replays of a worker. Raises Failure."""
     options = _session_options(config, engine_config)
@@ -78,7 +80,7 @@ async def set_up_replays(
         run_mode=engine_config.run_mode,
         now=asyncio.get_running_loop().time,
     )
-    adopt = partial(load_file, redactor=redactor, profiles=profiles)
+    adopt = partial(load_file, redactor=redactor, profiles=profiles, report_progress=report_progress)
     found = _require_distinct_runs([await _load_source(name, config, fetch, adopt) for name in config.replay])
     _require_step(options.from_step, found)
     if auto_sessions:
@@ -93,7 +95,7 @@ async def set_up_replays(
     if auto_sessions:
         for source in sources:
             auto_sessions.record_as_candidate(full_run_name(config.project, str(source.bundle.run["id"])))
-    await replays.start(sources)
+    await replays.start(sources, report_progress)
     return replays
 
 

@@ -4,6 +4,8 @@ import asyncio
 import fcntl
 import os
 import socket
+from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 from typing import Any, cast
 
@@ -14,6 +16,9 @@ from proxy.processes.child_process import ChildProcess
 from proxy.processes.command_processes import CommandProcesses
 from proxy.processes.ports import reserve_port
 from proxy.settings import load_settings
+from replay.recording import PROGRESS_STEP
+from store.bundle.bundle import bundle_lines
+from tests.replay.strategies import chat, exchange, model_answer, run_of
 
 
 class Slow:
@@ -113,3 +118,27 @@ async def test_a_store_server_that_nobody_waits_for_starts_when_the_worker_has(
             is_worker_ready.set()
             with pytest.raises(Failure, match="this one fails"):
                 await store.api()
+
+
+async def test_a_command_is_told_how_far_its_worker_has_loaded_the_recording(
+    data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    progress: list[str] = []
+
+    def show_waiting(_text: str) -> AbstractContextManager[Callable[[str], None]]:
+        return nullcontext(progress.append)
+
+    monkeypatch.setattr("proxy.processes.command_processes.show_waiting", show_waiting)
+    file = tmp_path / "long.jsonl"
+    calls = [exchange(chat(f"question {number}"), model_answer("yes")) for number in range(PROGRESS_STEP + 1)]
+    file.write_bytes(b"".join(bundle_lines(run_of(*calls))))
+    async with CommandProcesses(load_settings({"data": data, "store_idle": 0}, None)) as processes:
+        worker = await processes.start_own_worker(mode="replay", spooled=False, replay=(str(file),))
+        assert worker.ready["ready"]
+    count = f"{PROGRESS_STEP:,}"
+    total = f"{PROGRESS_STEP + 1:,}"
+    assert progress == [
+        f"reading long.jsonl: {count} calls",
+        f"reading run-1: {count} of {total} calls",
+        f"loading run-1: {count} of {total} calls",
+    ]
