@@ -35,6 +35,11 @@ IO_URING_DESTINATION: Final = "io_uring", IO_URING
 """What stands for protocol and destination where io_uring is refused."""
 
 
+_DATAGRAM: Final = "0002"
+_CONNECTED: Final = "03"
+"""A type and a state of a socket in /proc/net/unix."""
+
+
 class LocalSockets(threading.Thread):
     """A thread that answers the notifications of one command."""
 
@@ -200,8 +205,16 @@ def _has_relative_path(process: str, path: str) -> bool:
 
 
 def _bound_paths(process: str) -> Iterator[str]:
+    """Yield the paths to which sockets are bound in the network of a process.
+
+    The service's end of a connection is in the network of its client, and has the path of the service.
+    """
     with open(f"/proc/{process}/net/unix", encoding="utf-8", errors="surrogateescape") as table:
         for line in table:
             fields = line.rstrip("\n").split(None, 7)
-            if len(fields) == 8 and not fields[7].startswith("@"):
+            if (
+                len(fields) == 8
+                and not fields[7].startswith("@")
+                and (fields[5] != _CONNECTED or fields[4] == _DATAGRAM)
+            ):
                 yield fields[7]

@@ -45,6 +45,8 @@ class Service:
         self.path = str(directory / "service.sock")
         self.datagrams = str(directory / "datagrams.sock")
         self.visits = 0
+        self.keeps_visitors = False
+        self._visitors: list[socket.socket] = []
         self._listener = socket.socket(socket.AF_UNIX)
         self._listener.bind(self.path)
         self._listener.listen()
@@ -60,6 +62,8 @@ class Service:
                 if visitor.recv(10) == b"end":
                     return
                 self.visits += 1
+                if self.keeps_visitors:
+                    self._visitors.append(visitor.dup())
                 visitor.sendall(b"served")
 
     def close(self) -> None:
@@ -67,8 +71,8 @@ class Service:
             last.connect(self.path)
             last.sendall(b"end")
         self._thread.join()
-        self._listener.close()
-        self.receiver.close()
+        for one in (*self._visitors, self._listener, self.receiver):
+            one.close()
 
 
 @pytest.fixture
@@ -124,6 +128,16 @@ async def test_a_unix_socket_of_this_machine_passes_in_a_recording_and_is_named(
     assert service.visits == 2
     there = f"import os; os.chdir({os.path.dirname(service.path)!r}); sys.argv.append('service.sock')\n"
     assert await run_captive(capture, there + VISIT) == {service.path: ("unix", "passed", 1)}
+
+
+async def test_each_connection_counts_also_while_another_is_open(capture: CapturePlan, service: Service) -> None:
+    both = """
+first, second = socket.socket(socket.AF_UNIX), socket.socket(socket.AF_UNIX)
+for one in (first, second):
+    one.connect(sys.argv[1]); one.sendall(b"x"); assert one.recv(10) == b"served"
+"""
+    service.keeps_visitors = True
+    assert await run_captive(capture, both, service.path) == {service.path: ("unix", "passed", 2)}
 
 
 async def test_it_is_refused_and_named_in_a_replay(capture: CapturePlan, service: Service) -> None:
