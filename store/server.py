@@ -137,6 +137,8 @@ async def _serve(
                     await reporter.wait_for_first_try()
                     reporter.report_ready({"ready": True, "port": api_socket.getsockname()[1]})
                     await stopped.wait()
+                    if embedded is not None:
+                        embedded.end_revival()
                     parts.deps.signal.close()
                     await parts.followers.finish_exports(EXPORT_PATIENCE)
                 for task in background:

@@ -19,6 +19,7 @@ import os
 import pwd
 import re
 import shutil
+import signal
 import stat
 import subprocess
 import sys
@@ -70,6 +71,7 @@ class EmbeddedServer:
     def __init__(self, cluster: "Cluster", hold: int) -> None:
         self._cluster = cluster
         self._hold: int | None = hold
+        self._may_revive = True
         self.dsn = cluster.dsn
         self.bindir = Path(cluster.job.bindir)
 
@@ -80,11 +82,16 @@ class EmbeddedServer:
 
     def revive(self) -> None:
         """Start the server again if it and its supervisor were killed, unless its directory was removed."""
-        if self._is_removed:
+        if self._is_removed or not self._may_revive:
             return
         if not self._cluster.job.is_ready():
             with self._cluster.start_lock():
                 self._cluster.serve()
+
+    def end_revival(self) -> None:
+        """Revive the server no more, and cut off a start in another thread: one that waits for a supervisor takes five minutes."""
+        self._may_revive = False
+        self._cluster.cut_off_start()
 
     def close(self, wait: float = 15.0) -> None:
         """Release the server. If no other process uses it, wait until it has stopped, for `wait` seconds at most."""
@@ -160,6 +167,7 @@ class Cluster:
             settings=dict(settings),
             identity=self.identity,
         )
+        self._starting: subprocess.Popen[bytes] | None = None
         self.dsn = f"postgresql:///postgres?host={quote(str(socket_dir))}&user=playhead"
 
     @contextlib.contextmanager
@@ -249,17 +257,23 @@ class Cluster:
         begin = log.stat().st_size if log.exists() else 0
         # -I and -S, so that only the standard library is imported, whatever the user's environment is.
         program = [sys.executable, "-I", "-S", str(Path(__file__).with_name("postmaster.py"))]
-        result = subprocess.run(
+        self._starting = subprocess.Popen(
             [*program, json.dumps(asdict(self.job))],
             cwd="/",
             stdin=subprocess.DEVNULL,
             stdout=subprocess.DEVNULL,
             stderr=subprocess.DEVNULL,
             start_new_session=True,
-            check=False,
         )
-        if result.returncode:
+        if self._starting.wait():
             raise EmbeddedPostgresError(f"Postgres did not start: {_start_failure(log, begin)} (see {log})")
+
+    def cut_off_start(self) -> None:
+        """End what `serve` has started in another thread, if that has not succeeded yet."""
+        if self._starting is not None and self._starting.poll() is None:
+            # The supervisor ends at once, and a server that it has started without a checkpoint.
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(self._starting.pid, signal.SIGQUIT)
 
     def await_stop(self, wait: float) -> None:
         """Wait until the supervisor has ended, which releases its lock, for `wait` seconds at most."""

@@ -17,6 +17,7 @@ from typing import Any
 import httpx2
 import pytest
 
+from store.lock import Lock
 from store.spool import Spool
 from tests.store.ingest.test_ingester import RUN, conversation, write_records
 from tests.support.exchange_events import exchange_events
@@ -142,6 +143,30 @@ async def test_an_embedded_postgres_that_is_killed_comes_back(data: Path) -> Non
         one.process.send_signal(signal.SIGTERM)
         assert await exit_status(one) == 0
     assert not (data / "pg" / "data" / "postmaster.pid").exists()
+
+
+@pytest.mark.slow
+async def test_it_stops_although_its_postgres_cannot_be_reached(data: Path) -> None:
+    """The supervisor still runs, for which each attempt to start Postgres again waits for minutes."""
+    async with store_server(data) as one:
+        postmaster = int((data / "pg" / "data" / "postmaster.pid").read_text().split()[0])
+        (data / "pg" / ".s.PGSQL.5432").unlink()
+        with Spool(data / "spool" / "worker") as spool:
+            _end_connections(postmaster)
+            await write_records(spool, exchange_events(conversation(1)[0]))
+            async with asyncio.timeout(60):
+                while not Lock(data / "pg" / "start.lock").is_held():  # noqa: ASYNC110 - then another start waits
+                    await asyncio.sleep(0.05)
+            one.process.send_signal(signal.SIGTERM)
+            assert await exit_status(one, 30) == 0
+    async with store_server(data) as two:
+        assert (await two.get(f"/v1/runs/{RUN}?settled=true"))["calls"] == 1
+
+
+def _end_connections(postmaster: int) -> None:
+    for child in Path(f"/proc/{postmaster}/task/{postmaster}/children").read_text().split():
+        if b"postgres: playhead" in Path("/proc", child, "cmdline").read_bytes():
+            os.kill(int(child), signal.SIGTERM)
 
 
 async def test_it_asks_for_the_token_of_its_data_directory(data: Path, database_url: str) -> None:
