@@ -25,7 +25,7 @@ from proxy.export_settings import export_targets
 from proxy.price_settings import own_prices
 from proxy.processes import settings_match
 from proxy.processes.child_process import ChildFailure, ChildProcess
-from proxy.processes.early_worker import is_ci, take_early_worker
+from proxy.processes.early_worker import is_ci, is_within_command, take_early_worker
 from proxy.processes.forked_process import RequestedFork, request_fork
 from proxy.processes.log_files import remove_old_worker_logs
 from proxy.processes.ports import require_loopback
@@ -124,9 +124,7 @@ class CommandProcesses:
 
     async def _stop_store_servers(self) -> None:
         """Stop our store server, unless another command uses it: then it ends after the last of them."""
-        if self._users_lock is not None:
-            os.close(self._users_lock)
-            self._users_lock = None
+        self._end_use()
         if not self._store_servers:
             return
         if self._stays_ready:
@@ -286,6 +284,10 @@ class CommandProcesses:
             self._found_notice = note
             return api
         api.close()
+        if "kept_for" in note:
+            # It does not answer here, as one in the network of a captive command that has ended. Nobody else will use it.
+            self._end_use()
+            await self._await_end_of_ready_server(SUCCESSION_TIMEOUT)
         return None
 
     async def _await_end_of_ready_server(self, seconds: float) -> None:
@@ -327,6 +329,12 @@ class CommandProcesses:
         if self._users_lock is None:
             self._users_lock = self.data.users_lock.acquire_shared()
         return self._users_lock is not None
+
+    def _end_use(self) -> None:
+        """Let the store server that was found running end."""
+        if self._users_lock is not None:
+            os.close(self._users_lock)
+            self._users_lock = None
 
     def require_same_profiles(self, *, own_worker: bool) -> None:
         """Raise Failure if the store server that was found uses other profiles or prices than this command."""
@@ -380,7 +388,7 @@ class CommandProcesses:
 
     def _keeps_processes(self) -> bool:
         """Whether processes are kept ready for the next command. In CI nobody asks again, and files are copied."""
-        return bool(self.settings.store_idle) and not is_ci(os.environ)
+        return bool(self.settings.store_idle) and not is_ci(os.environ) and not is_within_command(os.environ)
 
     def _server_digest(self) -> str:
         """Return a digest of all that a store server of ours would be started with, and of the token that it would accept."""

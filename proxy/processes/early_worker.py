@@ -130,7 +130,12 @@ def is_served_by_up(options: Sequence[str], environment: Mapping[str, str]) -> b
 
 def keeps_nothing(environment: Mapping[str, str]) -> bool:
     """Whether the environment says that no process stays ready, whatever the settings say."""
-    return is_ci(environment) or environment.get("PLAYHEAD_STORE_IDLE") == "0"
+    return is_ci(environment) or is_within_command(environment) or environment.get("PLAYHEAD_STORE_IDLE") == "0"
+
+
+def is_within_command(environment: Mapping[str, str]) -> bool:
+    """Whether another `record` or `replay` runs this: what stays ready in the network of its command, no later command reaches."""
+    return "PLAYHEAD_RUN" in environment
 
 
 def is_ci(environment: Mapping[str, str]) -> bool:

@@ -83,6 +83,10 @@ def test_none_are_forked_in_ci_or_where_it_is_switched_off(
     monkeypatch.delenv("PLAYHEAD_STORE_IDLE", raising=False)
     assert CommandProcesses(load_settings({"data": tmp_path}, None))._keeps_processes() is (not ci)
     assert not CommandProcesses(load_settings({"data": tmp_path, **setting}, None))._keeps_processes()
+    # Within another command, what stays ready is in that command's network.
+    monkeypatch.setenv("CI", "")
+    monkeypatch.setenv("PLAYHEAD_RUN", "run-1")
+    assert not CommandProcesses(load_settings({"data": tmp_path}, None))._keeps_processes()
 
 
 def test_changed_code_is_noticed(tmp_path: Path) -> None:

@@ -59,6 +59,23 @@ async def test_a_store_server_stays_ready_until_it_is_idle_or_another_is_needed(
     await asyncio.to_thread(data.mkdir)
 
 
+async def test_a_ready_store_server_that_cannot_be_reached_ends_for_the_next_command(
+    data: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As one in the network of a captive command that has ended: each try to use it let it wait anew."""
+    monkeypatch.setenv("CI", "")
+    settings = load_settings({"data": data, "store_idle": 600}, None)
+    await read(settings)
+    directory = CommandProcesses(settings).data
+    with socket.socket() as nobody:
+        nobody.bind((LOOPBACK, 0))
+        unreachable = f"http://{LOOPBACK}:{nobody.getsockname()[1]}"
+        directory.announce("store", {**(directory.read_notice("store") or {}), "api": unreachable})
+        async with asyncio.timeout(30):
+            assert await read(load_settings({"data": data, "store_idle": 0}, None)) != unreachable
+    await until_true(lambda: not directory.store_lock.is_held())
+
+
 async def test_an_up_waits_for_a_store_server_that_is_ending_however_long_that_takes(data: Path) -> None:
     """That of a command which has just ended: nobody may use it any more, and it still has the directory."""
     processes = CommandProcesses(load_settings({"data": data}, None))
@@ -85,6 +102,10 @@ def test_none_stays_ready_in_ci_or_where_it_is_switched_off(
     monkeypatch.delenv("PLAYHEAD_STORE_IDLE", raising=False)
     assert CommandProcesses(load_settings({"data": data}, None))._may_stay_ready() is (not ci)
     assert not CommandProcesses(load_settings({"data": data, **setting}, None))._may_stay_ready()
+    # Within another command, what stays ready is in that command's network.
+    monkeypatch.setenv("CI", "")
+    monkeypatch.setenv("PLAYHEAD_RUN", "run-1")
+    assert not CommandProcesses(load_settings({"data": data}, None))._may_stay_ready()
 
 
 async def test_only_the_store_server_of_an_up_removes_runs_by_itself(data: Path) -> None:
