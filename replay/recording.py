@@ -143,10 +143,17 @@ class Recording:
         with self._redaction_lock:
             if self._redacted_again is None:
                 entries = self.index.entries
-                new_entries, count = redact_entries(entries, redactor, self.profiles)
-                is_changed = any(new is not old for new, old in zip(new_entries, entries, strict=True))
-                index = build_index(new_entries) if is_changed else self.index
-                self._redacted_again = replace(self, index=index, redacted_count=count, has_older_redaction=is_changed)
+                new_entries, count, held = redact_entries(entries, redactor, self.profiles)
+                changed = [new for new, old in zip(new_entries, entries, strict=True) if new is not old]
+                self._redacted_again = replace(
+                    self,
+                    index=build_index(new_entries) if changed else self.index,
+                    redacted_count=count,
+                    has_older_redaction=bool(changed),
+                    size=self.size + held + len(changed) * EXCHANGE_SIZE,
+                )
+                if "duplex_calls" in vars(self):
+                    _ = self._redacted_again.duplex_calls  # found on this thread, too
             return self._redacted_again
 
     @property

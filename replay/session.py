@@ -100,7 +100,7 @@ class Session:
                 on_change=lambda: self.on_change(self.id),
             )
         self._script = Script(self.recording.index, self.options.after_last)
-        self._mcp_streams = McpStreams(self.recording.index.entries, lambda step: self._script.has_played(step))
+        self._mcp_streams = self._new_mcp_streams()
         self._websockets = sockets.OpenWebsockets(self._script)
 
     async def answer(self, request: Request, actor: str | None = None, *, never_live: bool = False) -> Answer | None:
@@ -261,7 +261,11 @@ class Session:
                 if self.recording.redacted_count is None:
                     self.recording = await asyncio.to_thread(self.recording.redacted_again, self.redactor)
                     self._script.use_index(self.recording.index)
+                    self._mcp_streams = self._new_mcp_streams()
         return self.recording.has_older_redaction
+
+    def _new_mcp_streams(self) -> McpStreams:
+        return McpStreams(self.recording.index.entries, lambda step: self._script.has_played(step))
 
     async def _with_recorded_ids(self, incoming: IncomingRequest) -> IncomingRequest | None:
         """Return a request with the recorded ids in place of those that its client drew anew; None where it has none of them."""

@@ -9,15 +9,18 @@ from typing import Any
 
 import pytest
 
+from calls.codec.json import dumps
 from calls.model import Exchange, Headers, Request
 from calls.redaction.redactor import RedactionRules, Redactor
 from calls.redaction.whole_request import redact_request
 from replay.answer import Answer
 from replay.misses import redacted_again
+from replay.recording import build_recording
 from replay.replay_options import ReplayOptions
 from replay.replays import Replays, ReplaySource
 from tests.calls.sockets import ASKED, socket
 from tests.replay.strategies import JSON, PROFILES, chat, exchange, model_answer, ok, post, run_of
+from tests.replay.websocket.test_mcp_questions import call, event, events_at, message, timed_exchange
 from tests.replay.websocket.test_session import Client
 
 TICKETS = "https://tickets.example.com/v2/search"
@@ -165,6 +168,36 @@ async def test_only_so_much_is_redacted_again_and_the_miss_says_so(monkeypatch: 
     assert (await ask(replays, chat(f"0 {SECRET}"))).status == 200
     problem = json.loads((await ask(replays, chat(f"2 {SECRET}"))).body)
     assert "The first 1 of 3 recorded requests" in problem["detail"]
+
+
+async def test_short_requests_count_for_the_time_that_they_take(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(redacted_again, "MAX_WITH_SECRETS", 1200)
+    replays = await replays_of(old_exchanges(*(post(f"{TICKETS}?q={SECRET}&n={n}", b"{}") for n in range(4))))
+    problem = json.loads((await ask(replays, post(f"{TICKETS}?q={SECRET}&n=4", b"{}"))).body)
+    assert "The first 3 of 4 recorded requests" in problem["detail"]
+
+
+async def test_what_is_held_of_redacted_requests_counts_as_memory() -> None:
+    recording = build_recording(run_of(*old_exchanges(chat("a"), chat(f"a {SECRET}")), profiles=PROFILES), PROFILES)
+    assert recording.redacted_again(Redactor(key=KEY)).size > recording.size
+    clean = build_recording(run_of(*old_exchanges(chat("a")), profiles=PROFILES), PROFILES)
+    assert clean.redacted_again(Redactor(key=KEY)).size == clean.size
+
+
+async def test_a_stream_of_mcp_waits_for_requests_to_an_address_that_is_redacted_now() -> None:
+    url = f"https://tools.example.com/mcp?q={SECRET}"
+    listen = Request(method="GET", url=url, headers=(("Mcp-Session-Id", "a"),))
+    begin = post(url, dumps(call(1, "a")), (*JSON, ("Mcp-Session-Id", "a")))
+    replays = await replays_of(
+        [
+            timed_exchange(1, listen, events_at((30, event(message(method="notifications/message")))), 0, 60),
+            timed_exchange(2, begin, events_at((39, event(message(id=1, result={})))), 10, 40),
+        ]
+    )
+    stream = await ask(replays, listen)
+    assert stream.pieces[0].sendable_data(0) is None
+    await ask(replays, begin)
+    assert stream.pieces[0].sendable_data(0) is not None
 
 
 async def test_a_replay_that_was_suspended_goes_on_with_such_a_recording() -> None:
