@@ -63,12 +63,22 @@ def read_model_url(value: object) -> "ModelAddress":
 
 
 def _check_url(url: str) -> str:
-    parts = urlsplit(url)
-    if parts.scheme not in ("http", "https") or not parts.hostname or parts.username is not None:
+    if not _is_requestable(url):
         raise ValueError(
             f"{url[:200]!r} is not a URL of an API or a webhook: write one such as https://api.openai.com/v1, without a password"
         )
     return url
+
+
+def _is_requestable(url: str) -> bool:
+    try:
+        parts = urlsplit(url)
+        has_port = parts.port != 0
+    except ValueError:  # brackets without an address, or a port that is no number or too large
+        return False
+    # Of other characters, `urlsplit` removes some, and clients raise an error.
+    is_web = parts.scheme in ("http", "https") and url.isprintable()
+    return is_web and has_port and bool(parts.hostname) and parts.username is None
 
 
 _read_duration: Final[Reader[str]] = with_checks(read_text, check_duration)

@@ -361,6 +361,15 @@ def test_a_model_is_named_with_its_url(text: str, expected: tuple[str, str] | No
         assert (read_model_url(text).url, read_model_url(text).model) == expected
 
 
+@pytest.mark.parametrize(
+    "base", ["http://host:port", "http://host:99999", "http://ho\nst", "http://host\0", "http://[::1"]
+)
+def test_a_url_that_no_client_takes_is_refused_at_the_start(base: str) -> None:
+    """Else the first change of a model would end in an error of the client, and nobody would be told."""
+    with pytest.raises(ValueError, match="is not a URL of an API or a webhook"):
+        read_model_url(f"{base}/v1/model")
+
+
 def test_calls_without_an_answer_end_a_shot() -> None:
     def answer(request: httpx2.Request) -> httpx2.Response:
         raise httpx2.ConnectError("refused")
