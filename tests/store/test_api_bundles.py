@@ -129,6 +129,9 @@ async def test_only_a_request_for_rows_that_is_not_valid_is_read_by_fastapi(tmp_
             for parameters in ({}, {"project": "default"}):
                 assert (await api.get(f"/v1/replays/{RUN}/rows", params=parameters)).status_code == 200
             is_problem(await api.get("/v1/replays/unknown/rows"), 404, "unknown_replay")
+            # The run is in another project.
+            elsewhere = await api.get(f"/v1/replays/{RUN}/rows", params={"project": "north"})
+            is_problem(elsewhere, 404, "unknown_replay")
         is_problem(await api.get(f"/v1/replays/{RUN}/rows?fields=id"), 400, "unknown_parameter")
         is_problem(await api.get(f"/v1/replays/{RUN}/rows?project=default&project=default"), 400, "repeated_parameter")
         is_problem(await api.get("/v1/replays/a%20b/rows"), 422, "invalid_request")
