@@ -167,7 +167,8 @@ async def test_our_own_postgres_may_be_stopped_and_killed(data_with_postgres: Pa
             await source.wait_for_requests(60)
             async with httpx2.AsyncClient(trust_env=False, verify=False, timeout=60) as client:
                 assert (await client.get(f"{processes.api}/readyz")).status_code == 503
-            for process in server:
+            # The postmaster last: it removes backends that were ending when they were stopped.
+            for process in reversed(server):
                 process.kill(signal.SIGCONT)
             await source.wait_for_requests(20)
             await kill_process(postmaster)

@@ -48,7 +48,7 @@ except OSError as error:
 """
 
 WORKER_KILLER = """
-import glob, os, signal, urllib.parse, urllib.request
+import glob, os, select, signal, urllib.parse, urllib.request
 print(urllib.request.urlopen("http://tools.example/order").read())
 port = urllib.parse.urlsplit(os.environ["HTTP_PROXY"]).port
 rows = [line.split() for line in open("/proc/net/tcp")]
@@ -56,7 +56,9 @@ inode, = (row[9] for row in rows if row[1] == f"0100007F:{port:04X}" and row[3] 
 for link in glob.glob("/proc/[0-9]*/fd/*"):
     try:
         if os.readlink(link) == f"socket:[{inode}]":
-            os.kill(int(link.split("/")[2]), signal.SIGKILL)
+            worker = os.pidfd_open(int(link.split("/")[2]))
+            signal.pidfd_send_signal(worker, signal.SIGKILL)
+            select.select([worker], [], [])
     except OSError:
         pass
 try:
