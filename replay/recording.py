@@ -143,14 +143,14 @@ class Recording:
         with self._redaction_lock:
             if self._redacted_again is None:
                 entries = self.index.entries
-                new_entries, count, held = redact_entries(entries, redactor, self.profiles)
-                changed = [new for new, old in zip(new_entries, entries, strict=True) if new is not old]
+                new_entries, count, body_bytes = redact_entries(entries, redactor, self.profiles)
+                new_ones = [new for new, old in zip(new_entries, entries, strict=True) if new is not old]
                 self._redacted_again = replace(
                     self,
-                    index=build_index(new_entries) if changed else self.index,
+                    index=build_index(new_entries) if new_ones else self.index,
                     redacted_count=count,
-                    has_older_redaction=bool(changed),
-                    size=self.size + held + len(changed) * EXCHANGE_SIZE,
+                    has_older_redaction=bool(new_ones),
+                    size=self.size + body_bytes + len(new_ones) * EXCHANGE_SIZE,
                 )
                 if "duplex_calls" in vars(self):
                     _ = self._redacted_again.duplex_calls  # found on this thread, too

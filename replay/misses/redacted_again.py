@@ -38,7 +38,7 @@ def redact_entries(
     An exchange in which that changes nothing is returned itself.
     """
     found: list[RecordedExchange] = []
-    budget, held = MAX_WITH_SECRETS, 0
+    budget, body_bytes = MAX_WITH_SECRETS, 0
     for entry in entries:
         if budget < 0:
             break
@@ -47,9 +47,9 @@ def redact_entries(
         if recorded is None:
             continue
         is_changed, size = found[-1] is not entry, len(recorded.body.data)
-        held += size if is_changed else 0
+        body_bytes += size if is_changed else 0
         budget -= size + _PER_REQUEST if is_changed or PREFIX in recorded.body.data else 0
-    return [*found, *entries[len(found) :]], len(found), held
+    return [*found, *entries[len(found) :]], len(found), body_bytes
 
 
 def _recorded_request(entry: RecordedExchange) -> Request | None:
