@@ -138,6 +138,8 @@ async def test_a_token_without_bodies_sees_no_content_anywhere(tmp_path: Path, d
                 assert answer.status_code in (200, 403), (path, answer.text)
                 leaked = [word for word in WORDS if word.encode() in answer.content]
                 assert answer.status_code == 403 or not leaked, (path, leaked)
+                # The words in rows are packed, so they would not be found.
+                assert answer.status_code == 403 or not path.endswith("/rows"), path
                 if answer.status_code == 403:
                     assert RULES[name].scopes != ("runs:read",) or "?" in path
                     is_problem(answer, 403, "scope_missing")
