@@ -21,7 +21,7 @@ from proxy.capture.namespace.isolation import Isolation, Kind, NotCaptive
 from proxy.capture.pinned import recorded_clock, with_pinned
 from proxy.effects.launch import EffectsOptions, effects_environment
 from proxy.errors import Failure
-from proxy.processes.child_process import describe_end
+from proxy.processes.child_process import UNKNOWN_STATUS, describe_end
 from proxy.processes.store_client import Api, path_segment
 from proxy.trust.client_environment import (
     captive_environment,
@@ -434,7 +434,7 @@ def store_escapes(api: Api, run: str, ran: CommandResult) -> None:
 
 def with_worker_ends(ran: CommandResult, statuses: Collection[int]) -> CommandResult:
     """Add how the command's proxy worker ended, by the exit statuses of its workers."""
-    failed = next((status for status in statuses if status != 0), None)
+    failed = next((status for status in statuses if status not in (0, UNKNOWN_STATUS)), None)
     return ran if failed is None else msgspec.structs.replace(ran, worker_end=describe_end(failed))
 
 

@@ -21,6 +21,9 @@ from proxy.processes.log_files import open_log
 GRACE = 4.5
 """Seconds that a process may take to stop before it is killed. Workers stop first, then the store server, in 10 s."""
 
+UNKNOWN_STATUS = 254
+"""The exit status of a process of which nobody knows how it ended: the one that forked it was killed."""
+
 ORPHANS_INTERVAL = 10.0
 """Seconds between two looks for dead orphans. The ends of our own processes are taken note of sooner."""
 
@@ -75,6 +78,9 @@ class ChildProcess:
         self.name = log.stem
         self.log = log
         self.ready = ready
+        self.is_killed = False
+        """Whether we have killed it, because it took too long to stop."""
+
         self._process = process
 
     @classmethod
@@ -166,6 +172,7 @@ class ChildProcess:
     async def kill(self) -> int:
         """Kill the process if it still runs, and return its exit status."""
         if self._process.returncode is None:
+            self.is_killed = True
             self._process.kill()
         return await self._process.wait()
 

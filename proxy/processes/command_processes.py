@@ -145,8 +145,9 @@ class CommandProcesses:
                 os.close(exclusive_lock)
 
     async def close_workers(self) -> list[int]:
-        """Stop our workers, and return their exit statuses. All that they acknowledged is in their spools."""
-        ends = await asyncio.gather(*(worker.stop() for worker in self._workers))
+        """Stop our workers, and return the exit statuses of those that ended by themselves. All that they acknowledged is in their spools."""
+        statuses = await asyncio.gather(*(worker.stop() for worker in self._workers))
+        ends = [status for worker, status in zip(self._workers, statuses, strict=True) if not worker.is_killed]
         for worker in self._workers:
             worker.remove_empty_log()
         self._workers.clear()

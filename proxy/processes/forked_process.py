@@ -17,15 +17,13 @@ from pathlib import Path
 from typing import Final
 
 from proxy.capture.control_path import control_path
+from proxy.processes.child_process import UNKNOWN_STATUS
 from proxy.processes.process_context import describe_context
 from store.datadir import DataDir
 
 BACKLOG: Final = 64
 MAX_REQUEST_BYTES: Final = 100_000
 """As much as a socket holds for a process that does not read yet."""
-
-UNKNOWN_STATUS: Final = 1
-"""The exit status of a worker whose template was killed, so that nobody knows it."""
 
 TEMPLATE: Final = "proxy.worker.template"
 TEMPLATE_LOG: Final = "template.log"

@@ -9,8 +9,9 @@ from pathlib import Path
 
 import pytest
 
-from proxy.capture.command import _escape_report
+from proxy.capture.command import CommandResult, _escape_report, with_worker_ends
 from proxy.capture.watch.watcher import Escape
+from proxy.processes.child_process import UNKNOWN_STATUS
 from replay.report import report_with_escapes
 from tests.support.service import command
 
@@ -199,6 +200,13 @@ def test_a_bus_that_a_watched_replay_refuses_does_not_count(path: str, is_refuse
     report = _escape_report(Escape(protocol="unix", destination=path, count=1, is_refused=is_refused))
     whole = {"verdict": "right", "refused": 0, "refusals": [], "first_divergence": None, "connections": [report]}
     assert report_with_escapes(whole)["verdict"] == verdict
+
+
+def test_a_worker_of_whose_end_nothing_is_known_is_no_gap() -> None:
+    """The process that forked it was killed, and it went on."""
+    ran = CommandResult(code=0, isolation="captive")
+    assert with_worker_ends(ran, [0, UNKNOWN_STATUS]).worker_end == ""
+    assert with_worker_ends(ran, [0, 1]).worker_end == "ended with status 1"
 
 
 @pytest.mark.parametrize("isolation", ["auto", "off"])

@@ -33,6 +33,18 @@ async def test_a_process_that_is_killed_before_it_is_ready_is_reported_as_killed
         await ChildProcess.start("proxy.worker.process", Nothing(), log=tmp_path / "worker.log")
 
 
+@pytest.mark.parametrize(("program", "is_killed"), [("cat", False), ("sleep 60", True)])
+async def test_it_is_known_which_process_was_killed_because_it_did_not_stop(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, program: str, is_killed: bool
+) -> None:
+    monkeypatch.setattr(child_process, "GRACE", 0.2 if is_killed else 60)
+    pipe = asyncio.subprocess.PIPE
+    process = await asyncio.create_subprocess_exec(*program.split(), stdin=pipe, stdout=pipe)
+    child = ChildProcess(tmp_path / "worker.log", process, {})
+    assert await child.stop() == (-signal.SIGKILL if is_killed else 0)
+    assert child.is_killed is is_killed
+
+
 async def test_a_process_that_fails_is_reported_with_what_it_logged_last(tmp_path: Path) -> None:
     with pytest.raises(ChildFailure, match=r"ended before it was ready: .*No module named"):
         await ChildProcess.start("proxy.no_such_module", Nothing(), log=tmp_path / "none.log")

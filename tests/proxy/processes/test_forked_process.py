@@ -9,8 +9,9 @@ from pathlib import Path
 import pytest
 
 from proxy.errors import Failure
+from proxy.processes.child_process import UNKNOWN_STATUS
 from proxy.processes.command_processes import CommandProcesses
-from proxy.processes.forked_process import UNKNOWN_STATUS, ForkedProcess
+from proxy.processes.forked_process import ForkedProcess
 from proxy.settings import load_settings
 from proxy.worker import template
 from tests.drills.up_processes import until_true
