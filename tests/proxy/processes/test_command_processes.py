@@ -27,6 +27,7 @@ class Slow:
     def __init__(self) -> None:
         self.asked = asyncio.Event()
         self.may_end = asyncio.Event()
+        self.is_killed = False
         self.end = "running"
 
     async def stop(self) -> int:
