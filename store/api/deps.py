@@ -7,7 +7,6 @@ from pathlib import Path
 from typing import Annotated, Any, Protocol
 
 from fastapi import Depends, Request
-from starlette.types import Scope
 
 from calls.derive import deriver, unkeyed_deriver
 from calls.keys.element_memory import ElementMemory
@@ -218,14 +217,10 @@ class Deps:
         return deriver(self.profiles, self.clean)
 
 
-def request_deps(scope: Scope) -> Deps:
-    """Return the dependencies with what the request of this scope may do."""
-    deps: Deps = scope["app"].state.deps
-    return replace(deps, grant=scope[GRANT], is_still_granted=scope.get(STILL_GRANTED, deps.is_still_granted))
-
-
 async def _deps(request: Request) -> Deps:
-    return request_deps(request.scope)
+    deps: Deps = request.app.state.deps
+    scope = request.scope
+    return replace(deps, grant=scope[GRANT], is_still_granted=scope.get(STILL_GRANTED, deps.is_still_granted))
 
 
 type TheDeps = Annotated[Deps, Depends(_deps)]

@@ -12,14 +12,11 @@ from typing import Annotated, Any, Final, Literal
 from fastapi import APIRouter, Query, Request, Response
 from fastapi.responses import StreamingResponse
 from pydantic import BaseModel, ConfigDict, Field, StringConstraints
-from starlette.datastructures import QueryParams
-from starlette.types import Receive, Scope, Send
 
 from calls.events import ReplayReported
-from calls.project_runs import RUN_ID
 from store.api.answers import JsonResponse
 from store.api.deferred_route import DeferredRoute
-from store.api.deps import Deps, TheDeps, request_deps
+from store.api.deps import Deps, TheDeps
 from store.api.parameters import RUN_ID_PATTERN, RunId, WhenReportsSettled
 from store.api.problems import Problem, not_found
 from store.api.replay_parameters import Overrides, check_edits, checked_overrides
@@ -118,6 +115,7 @@ async def get_replay(deps: TheDeps, replay: RunId, settled: WhenReportsSettled) 
     return JsonResponse(found | settled.members)
 
 
+@router.get("/replays/{replay}/rows", include_in_schema=False)
 async def replay_rows(deps: TheDeps, replay: RunId) -> Response:
     """For Playhead's own workers: what answers requests under this name, which is that of a replay or of a run."""
     exporter, now = deps.rows_exporter, deps.now()
@@ -139,32 +137,6 @@ async def replay_rows(deps: TheDeps, replay: RunId) -> Response:
         # To stream an answer takes longer than all else that is done for a small one here.
         return Response(b"".join([piece async for piece in pieces]), media_type="application/octet-stream")
     return StreamingResponse(pieces, media_type="application/octet-stream")
-
-
-class RowsRoute(DeferredRoute):
-    """The route of `replay_rows`, which an agent's first request waits for: FastAPI sees only requests that are not valid.
-
-    To find and check the parameters of a valid one would take it as long as Postgres takes to read a small run.
-    """
-
-    async def handle(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Answer a request that the path matches."""
-        name = scope["path_params"]["replay"]
-        parameters = [key for key, _ in QueryParams(scope["query_string"]).multi_items()]
-        if scope["method"] == "GET" and RUN_ID.fullmatch(name) and parameters in ([], ["project"]):
-            response = await replay_rows(request_deps(scope), name)
-            await response(scope, receive, send)
-        else:
-            await super().handle(scope, receive, send)
-
-
-router.add_api_route(
-    "/replays/{replay}/rows",
-    replay_rows,
-    methods=["GET"],
-    include_in_schema=False,
-    route_class_override=RowsRoute,
-)
 
 
 @router.get("/preload", include_in_schema=False)
