@@ -345,6 +345,8 @@ async def _watch_for_stop(stopped: asyncio.Event, abandoned: asyncio.Event) -> N
     loop = asyncio.get_running_loop()
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, stopped.set)
+    # Shells ignore it in what they start in the background, and so would a start of Postgres that is cut off by it.
+    signal.signal(signal.SIGQUIT, signal.SIG_DFL)
     await loop.connect_read_pipe(partial(_StdinWatcher, stopped, abandoned), sys.stdin)
 
 

@@ -225,8 +225,8 @@ def _last_log_line(log: Path, begin: int) -> str:
 async def _await_first_message(
     stdout: asyncio.StreamReader, report_progress: Callable[[str], None] | None
 ) -> dict[str, Any]:
-    """Return the first message that is not about progress."""
-    while "progress" in (message := _parse_message(await stdout.readline())):
+    """Return the first message that is not about progress alone: a process may be ready and not done."""
+    while (message := _parse_message(await stdout.readline())).keys() == {"progress"}:
         if report_progress is not None:
             report_progress(str(message["progress"]))
     return message

@@ -24,7 +24,6 @@ from store.database.rows import body_digest
 MAX_WITH_SECRETS: Final = 16 << 20
 """Maximum bytes of bodies with secrets in them that are redacted again: 1 MB takes half a second, one without secrets 2 ms."""
 
-
 _PER_REQUEST: Final = 512
 """What a request with secrets counts besides its body: a short one takes 0.3 ms."""
 

@@ -47,7 +47,7 @@ class EventWait(NamedTuple):
     """What one event waits for."""
 
     at: int
-    """When it was recorded: it waits for the answers before this to questions that were request."""
+    """When it was recorded, in nanoseconds: it waits for the client's answers that were recorded before this."""
 
     any_of: Sequence[int]
     """Steps of which one must come first; empty if none need."""

@@ -168,6 +168,7 @@ class Cluster:
             identity=self.identity,
         )
         self._starting: subprocess.Popen[bytes] | None = None
+        self._is_cut_off = False
         self.dsn = f"postgresql:///postgres?host={quote(str(socket_dir))}&user=playhead"
 
     @contextlib.contextmanager
@@ -265,11 +266,14 @@ class Cluster:
             stderr=subprocess.DEVNULL,
             start_new_session=True,
         )
+        if self._is_cut_off:  # while it was started
+            self.cut_off_start()
         if self._starting.wait():
             raise EmbeddedPostgresError(f"Postgres did not start: {_start_failure(log, begin)} (see {log})")
 
     def cut_off_start(self) -> None:
-        """End what `serve` has started in another thread, if that has not succeeded yet."""
+        """End what `serve` starts in another thread, if that has not succeeded yet."""
+        self._is_cut_off = True
         if self._starting is not None and self._starting.poll() is None:
             # The supervisor ends at once, and a server that it has started without a checkpoint.
             with contextlib.suppress(ProcessLookupError):

@@ -89,6 +89,14 @@ def data() -> Iterator[Path]:
     shutil.rmtree(directory, ignore_errors=True)
 
 
+@pytest.fixture
+def quit_ignored() -> Iterator[None]:
+    """Ignore SIGQUIT in what is started, as shells do in what they start in the background."""
+    before = signal.signal(signal.SIGQUIT, signal.SIG_IGN)
+    yield
+    signal.signal(signal.SIGQUIT, before)
+
+
 async def test_it_stores_what_workers_spool_and_stops_when_its_stdin_ends(data: Path, database_url: str) -> None:
     async with store_server(data, database_url=database_url) as one:
         assert one.said["ready"] is True
@@ -146,6 +154,7 @@ async def test_an_embedded_postgres_that_is_killed_comes_back(data: Path) -> Non
 
 
 @pytest.mark.slow
+@pytest.mark.usefixtures("quit_ignored")
 async def test_it_stops_although_its_postgres_cannot_be_reached(data: Path) -> None:
     """The supervisor still runs, for which each attempt to start Postgres again waits for minutes."""
     async with store_server(data) as one:
