@@ -152,9 +152,11 @@ class BenchSetup:
     """The number of the next request, which makes all request bodies distinct."""
 
     def start_process(self, module: str, config: Mapping[str, Any]) -> tuple[Process, dict[str, Any]]:
-        """Start a module, and return it with the first line that it writes. It is stopped when the setup is closed."""
+        """Start a module, and return it with what it writes once it is ready. It is stopped when the setup is closed."""
         process = self.stack.enter_context(Process(module, config))
-        return process, process.read_line()
+        while (line := process.read_line()).keys() == {"progress"}:
+            pass
+        return process, line
 
     @contextmanager
     def open_round(self, name: str) -> Iterator["BenchSetup"]:
