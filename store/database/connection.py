@@ -112,13 +112,27 @@ BadValue: type[Exception] = asyncpg.exceptions._base.DataError
 
 @contextlib.contextmanager
 def translate_errors() -> Iterator[None]:
-    """Translate the exceptions of asyncpg and SQLAlchemy that bugs do not cause."""
+    """Translate the exceptions of asyncpg and SQLAlchemy that bugs do not cause.
+
+    In a task that is being cancelled they stand for its cancellation, of which the rollback failed, as where Postgres has
+    ended before: who tries again after an error would lose the cancellation, and never end.
+    """
     try:
         yield
     except (*UNAVAILABLE_ERRORS, *ASYNCPG_ERRORS, SQLAlchemyError) as error:
+        if _is_being_cancelled():
+            raise asyncio.CancelledError from error
         if (translated := _translated_error(_root_error(error))) is None:
             raise
         raise translated from error
+
+
+def _is_being_cancelled() -> bool:
+    try:
+        task = asyncio.current_task()
+    except RuntimeError:  # no loop runs
+        return False
+    return task is not None and task.cancelling() > 0
 
 
 @contextlib.contextmanager

@@ -110,11 +110,9 @@ class ConsumerRunner:
                     if self._signal.sends == sends:
                         self._sends = -1
             except DatabaseError as error:
-                _require_not_cancelled(error)
                 log.warning("%s waits for the database: %s", self._consumer.name, error)
                 await asyncio.sleep(RETRY_PAUSE)
-            except Exception as error:  # a bug in what follows the record must not end the process that stores it
-                _require_not_cancelled(error)
+            except Exception:  # a bug in what follows the record must not end the process that stores it
                 log.exception("%s failed; it tries again in %.0f s", self._consumer.name, RETRY_PAUSE)
                 await asyncio.sleep(RETRY_PAUSE)
 
@@ -203,13 +201,6 @@ class ConsumerRunner:
             yield
         finally:
             connection.terminate()
-
-
-def _require_not_cancelled(error: Exception) -> None:
-    """Raise CancelledError if the task was cancelled: the rollback for that failed, as where Postgres has ended before."""
-    task = asyncio.current_task()
-    if task is not None and task.cancelling():
-        raise asyncio.CancelledError from error
 
 
 def pause_after(elapsed: float, *, is_storing: bool) -> float:

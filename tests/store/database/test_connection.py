@@ -1,5 +1,6 @@
 """What a connection knows of types without asking the server, how it writes arrays of bytes, and when connections are replaced."""
 
+import asyncio
 from collections.abc import Awaitable, Callable
 
 import asyncpg
@@ -172,3 +173,32 @@ async def test_what_is_no_array_of_bytes_is_refused_as_the_driver_does(database:
         with pytest.raises(asyncpg.DataError):
             await connection.fetchval("SELECT $1::bytea[]", ["text"])
         assert read_bytes_array(bytes(12)) == []
+
+
+async def test_a_cancelled_task_ends_although_its_rollback_fails(database: Database) -> None:
+    began = asyncio.Event()
+
+    async def try_again_and_again() -> None:
+        while True:
+            try:
+                async with database.connection() as connection, connection.transaction():
+                    await connection.execute("SELECT 1")
+                    is_first = not began.is_set()
+                    began.set()
+                    try:
+                        await asyncio.Event().wait()
+                    finally:
+                        if is_first:
+                            connection.terminate()
+            except DatabaseUnavailable:
+                continue
+
+    async with asyncio.TaskGroup() as group:
+        running = group.create_task(try_again_and_again())
+        async with asyncio.timeout(20):
+            await began.wait()
+        running.cancel()
+        await asyncio.wait([running], timeout=10)
+        has_ended = running.done()
+        running.cancel()
+    assert has_ended

@@ -10,7 +10,7 @@ from msgspec.structs import replace
 
 from calls.events import Gap
 from calls.model import ToolCall
-from store.database.connection import Database, DatabaseUnavailable
+from store.database.connection import Database
 from store.database.traits import TRAITS_OF_COLUMNS
 from store.feed import consumer
 from store.feed.consumer import ConsumerRunner, pause_after
@@ -251,37 +251,3 @@ async def test_the_traits_that_ingest_writes_are_those_of_the_columns(database: 
     assert len(rows) == len(batch)
     for row in rows:
         assert row["traits"] == sorted(row["expected"])
-
-
-@pytest.mark.parametrize("failure", [DatabaseUnavailable("Postgres is not available"), ValueError("a bug")])
-async def test_a_consumer_ends_although_the_rollback_for_its_cancellation_fails(
-    database: Database, failure: Exception
-) -> None:
-    began = asyncio.Event()
-
-    class Failing:
-        name = "failing/1"
-
-        async def process(self, connection: asyncpg.Connection, project: str, rows: Sequence[FeedRow], /) -> None:
-            raise AssertionError("it is rebuilt first")
-
-        async def rebuild(self, project: str, /) -> AsyncIterator[None]:
-            is_first = not began.is_set()
-            began.set()
-            try:
-                await asyncio.Event().wait()
-            finally:
-                if is_first:
-                    raise failure
-            yield
-
-    await BatchWriter(database).write_batch([tool_exchange(0, run="night")], [])
-    async with asyncio.TaskGroup() as group:
-        running = group.create_task(ConsumerRunner(database, Failing(), FeedSignal()).run())
-        async with asyncio.timeout(20):
-            await began.wait()
-        running.cancel()
-        await asyncio.wait([running], timeout=10)
-        has_ended = running.done()
-        running.cancel()
-    assert has_ended
